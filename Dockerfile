@@ -18,7 +18,7 @@ RUN apt-get update \
  && apt-get install --yes --no-install-recommends g++ \
  && rm -rf /var/lib/apt/lists/*
 ARG UV_VERSION=0.13.8
-# Ubuntu's pip installs beside its packages only where it is told to; uv is not part of the images that are made here.
+# Ubuntu's pip installs beside its packages only with an option; uv is not part of the images that are made here.
 ENV PIP_BREAK_SYSTEM_PACKAGES=1
 RUN python3 -m pip install --no-cache-dir "uv==${UV_VERSION}" \
  && uv venv --seed --python "$(command -v python3)" /opt/tidal

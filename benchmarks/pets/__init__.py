@@ -1,1 +1,1 @@
-"""PetS's comparison: many fine-tuned tasks on one frozen encoder, and one model for each."""
+"""The PetS benchmark: many fine-tuned tasks on one frozen encoder, compared with one model per task."""

@@ -98,7 +98,7 @@ def _add_setting(report: Report, artefacts: Artefacts) -> None:
     report.add_table("setting", ["what", ""], [[name, text] for name, text in facts.items()])
 
 
-def _served(report: Report, artefacts: Artefacts, repository: Path, size: Size) -> list[Outcome]:
+def _served(report: Report, artefacts: Artefacts, repository: Path, size: Size) -> None:
     """Everything that goes through a server."""
     dense = [task.task for task in random_tasks(32, DENSE_KINDS)]
     every = [task.task for task in random_tasks(max(32, *size.tasks) if size.tasks else 32)]
@@ -131,7 +131,6 @@ def _served(report: Report, artefacts: Artefacts, repository: Path, size: Size) 
         progress("adding and removing tasks under load")
         plan = changes.Plan(MODEL, tasks_folder(repository / MODEL), every[:16], places[16:24], size.changes_s)
         outcome.add_changes(report, changes.measure(server, plan, artefacts.base, maker))
-    return outcomes
 
 
 def _throughput(
@@ -184,9 +183,7 @@ def _add_crossover(report: Report, artefacts: Artefacts, outcomes: Sequence[Outc
         print(f"measured against full models, 32 tokens: {outcome.crossover(outcomes)}")
 
 
-def _in_process(
-    report: Report, artefacts: Artefacts, size: Size
-) -> tuple[list[strategies.Executed], list[breakdown.Memory]]:
+def _in_process(report: Report, artefacts: Artefacts, size: Size) -> None:
     """What is measured on the engine itself."""
     held = [capacity.measure_minilm(artefacts, fill=size.fill)]
     if size.fill:
@@ -209,7 +206,6 @@ def _in_process(
     lengths = (16, 32) if size.fill else (16,)
     found = missing or peft_batches.measure(engine, artefacts.base, lengths, threads, size.rounds)
     outcome.add_peft(report, found)
-    return executed, memories
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the server answers: every row against its task's full model, and real tasks' accuracy against offline."""
+"""Served answers: every row compared with its task's full model, and real tasks' accuracy compared with offline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidal_client import AsyncClient
 
 _AT_ONCE = 96
 # Metrics are published every 200 ms.
-_SETTLE_S = 0.6
+_PAUSE_S = 0.6
 _DISTINCT = "tidal_pets_batch_distinct_tasks"
 
 
@@ -69,7 +69,7 @@ def measure_agreement(
     ]
     before = _mixing(server, model)
     found = ask(server, model, asked)
-    time.sleep(_SETTLE_S)
+    time.sleep(_PAUSE_S)
     after = _mixing(server, model)
     mixed, batches, tasks = (b - a for a, b in zip(before, after, strict=True))
     progress(f"agreement: asking full models for {rows} rows")

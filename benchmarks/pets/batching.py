@@ -1,4 +1,4 @@
-"""Ways to batch mixed lengths and kinds, compared by what a profile predicts (PetS §6.4, Figure 12)."""
+"""Batching functions on mixed lengths and kinds, compared by predicted time (PetS §6.4, Figure 12)."""
 
 from __future__ import annotations
 

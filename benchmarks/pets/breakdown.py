@@ -1,4 +1,4 @@
-"""Where time and memory go: what all tasks share and what is each task's own (PetS Figures 9 and 10)."""
+"""Time and memory of the shared encoder and of each task (PetS Figures 9 and 10)."""
 
 from __future__ import annotations
 

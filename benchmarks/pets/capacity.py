@@ -1,4 +1,4 @@
-"""How many tasks a process holds in 2 GiB of weights, against full models (PetS §6.2.1, Table 5)."""
+"""Number of tasks in 2 GiB of weights, compared with full models (PetS §6.2.1, Table 5)."""
 
 from __future__ import annotations
 

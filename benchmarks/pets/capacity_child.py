@@ -44,7 +44,7 @@ def main(
     budget: Annotated[int, typer.Option(help="Bytes to fill; 0 only measures what one takes.")] = 0,
     count: Annotated[int, typer.Option(help="Copies to measure one by.")] = 4,
 ) -> None:
-    """Measure what the base, and each task of every kind or each full model, takes; fill a budget with them."""
+    """Measure the memory of the base, and of each task of every kind or each full model; fill a budget with them."""
     base = load_base_layers(version)
     terms = {kind: [typical_task(kind, base, seed=seed) for seed in range(_VARIANTS)] for kind in TYPICAL_KINDS}
     ids = np.full((_ROWS, _TOKENS), 1000, np.int32)

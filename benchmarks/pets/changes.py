@@ -1,4 +1,4 @@
-"""Tasks come and go while others are asked: whether any request fails."""
+"""Adds and removes tasks while others receive requests, and counts failed requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChangePlan:
     """What happens at a model: who is asked, who comes and goes, and how long.
 
     Attributes:
@@ -52,12 +52,12 @@ class Plan:
     seconds: float
 
 
-def measure(server: RunningServer, plan: Plan, base: BaseLayers, maker: TextMaker) -> Changes:
+def measure(server: RunningServer, plan: ChangePlan, base: BaseLayers, maker: TextMaker) -> Changes:
     """Carry a plan out on a server that has the model loaded."""
     return asyncio.run(_run(server.grpc, plan, base, maker))
 
 
-async def _run(url: str, plan: Plan, base: BaseLayers, maker: TextMaker) -> Changes:
+async def _run(url: str, plan: ChangePlan, base: BaseLayers, maker: TextMaker) -> Changes:
     found = Changes()
     begin = time.monotonic()
     until = begin + plan.seconds

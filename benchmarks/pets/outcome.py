@@ -1,4 +1,4 @@
-"""Tables and claims of what was measured."""
+"""Tables of the measurements, and claims about them."""
 
 from __future__ import annotations
 

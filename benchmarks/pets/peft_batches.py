@@ -1,4 +1,4 @@
-"""`peft`'s mixed batches of LoRA tasks, in this process, beside the same tasks in Tidal's engine."""
+"""`peft`'s mixed batches of LoRA tasks, compared in one process with the same tasks in Tidal's engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figure of many tasks: throughput by tasks, ways to batch, and where memory goes."""
+"""The figure of many tasks: throughput by number of tasks, batching functions, and memory."""
 
 from __future__ import annotations
 

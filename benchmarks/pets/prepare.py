@@ -1,4 +1,4 @@
-"""What the benchmark needs, made once: the base by `tidal build`, real and random tasks, and a full model's graph."""
+"""Prepares the benchmark once: the base by `tidal build`, real and random tasks, and a full model's graph."""
 
 from __future__ import annotations
 

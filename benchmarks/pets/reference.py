@@ -1,4 +1,4 @@
-"""Answers of tasks' full models in unmodified `transformers`, which the server's are held to."""
+"""Answers of tasks' full models in unmodified `transformers`, the references for served answers."""
 
 from __future__ import annotations
 

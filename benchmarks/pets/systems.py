@@ -1,4 +1,4 @@
-"""The models that are compared, in one repository: Tidal's with its tasks, and full models in several forms."""
+"""The compared models in one repository: Tidal's with its tasks, and full models in several forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tasks: real ones, each fine-tuned in one kind, and random ones, which only speed and memory are measured with."""
+"""The tasks: real ones, each fine-tuned in one kind, and random ones for measuring speed and memory."""
 
 from __future__ import annotations
 

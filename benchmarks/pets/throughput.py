@@ -1,4 +1,4 @@
-"""Answers a second of full models and of shared passes, in turns, on waves of the same shape."""
+"""Queries per second of full models and of shared passes, measured alternately on waves of the same shape."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class TestOutcome:
 
 
 class FakeControl:
-    """Loads when it is told to."""
+    """Loads when the test calls it."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str]] = []

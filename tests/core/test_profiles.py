@@ -26,7 +26,7 @@ def test_shorter_than_measured_costs_what_the_shortest_costs() -> None:
 
 @pytest.mark.parametrize(("length", "batch"), [(129, 1), (0, 1), (8, 9), (8, 0)])
 def test_never_extrapolates(length: int, batch: int) -> None:
-    with pytest.raises(InvalidArgument, match="covers lengths 1 to 128 and batches 1 to 8"):
+    with pytest.raises(InvalidArgument, match="covers lengths 1 to 128 and batch sizes 1 to 8"):
         PROFILE.latency_ms(length, batch)
 
 
@@ -37,7 +37,7 @@ def test_long_inputs_may_end_at_smaller_batches() -> None:
     assert profile.latency_ms(20, 2) == pytest.approx(2.5)
     assert profile.latency_ms(80, 1) == pytest.approx(4.0)
     for length, batch in ((9, 3), (32, 8), (33, 2), (128, 2)):
-        with pytest.raises(InvalidArgument, match="smaller ones for long inputs"):
+        with pytest.raises(InvalidArgument, match="fewer for long inputs"):
             profile.latency_ms(length, batch)
 
 

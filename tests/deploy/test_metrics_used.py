@@ -170,7 +170,7 @@ def test_panels_do_not_overlap_and_stay_inside() -> None:
 
 def test_the_metrics_of_the_documentation_are_published() -> None:
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    told = set(re.findall(r"`(tidal_(?:arlo|tabi|pets|otas|flover|controller)_[a-z_]+[a-z])`", text))
+    documented = set(re.findall(r"`(tidal_(?:arlo|tabi|pets|otas|flover|controller)_[a-z_]+[a-z])`", text))
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series()}
-    assert told, "no metric is documented"
-    assert told <= families
+    assert documented, "no metric is documented"
+    assert documented <= families

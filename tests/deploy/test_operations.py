@@ -108,10 +108,10 @@ def test_every_command_has_its_exit_codes_in_the_table() -> None:
         for line in lines
         if line.startswith("| `") and "---" not in line
     ][1:]
-    told = {row[0].strip("`"): {code for code, cell in zip("0134", row[1:], strict=True) if cell} for row in rows}
+    documented = {row[0].strip("`"): {code for code, cell in zip("0134", row[1:], strict=True) if cell} for row in rows}
     explained = {
         name: set(re.findall(r"(?:\*\*|`)(\d)(?:\*\*|`) ", text)) - {"2"}
         for entry in entry_points(group=GROUP)
         for name, text in leaves(_load(entry), entry.name)
     }
-    assert told == explained
+    assert documented == explained

@@ -18,7 +18,7 @@ from tests.docs.blocks import Block
 from tests.docs.pages import PAGES, README, REASONS, ROOT, blocks
 from tidal_builders.specs import parse_spec
 
-_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_LINK = re.compile(r"(?:\]\(|\b(?:src|srcset)=\")([^)\s\"]+)[)\"]")
 #: Lines of how-to pages, as of README, that show what `tidal` prints or that a shell does around it.
 _TIDAL = re.compile(r"(?:^|[|] |&& |\|\| |\) )(tidal [^|<>]*)")
 

@@ -54,7 +54,7 @@ def encrypted(
 
 def test_warns_of_open_admin_endpoints(encrypted: Served) -> None:
     printed = (encrypted.runtime / "stderr").read_text()
-    assert "WARNING --open-admin with --host 0.0.0.0: everybody who reaches port" in printed
+    assert "WARNING --open-admin with --host 0.0.0.0: everybody who can connect to port" in printed
     assert "can load and unload models" in printed
     assert encrypted.http().get_model_repository_index()
 

@@ -206,7 +206,7 @@ def test_ends_cleanly_after_a_reload_that_failed(broken: Served) -> None:
     assert broken.infer() == 0.0
     broken.process.send_signal(signal.SIGINT)
     assert broken.process.wait(50) == 0, errors(broken)
-    assert "tritonserver had unloaded every model and did not end: ended it" in errors(broken)
+    assert "tritonserver had unloaded every model and did not end: killed it" in errors(broken)
     assert broken.left_behind() == []
 
 

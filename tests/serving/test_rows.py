@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from testing.requests import FakeRequest
-from tidal.errors import Cancelled, Internal
+from tidal.errors import Cancelled, Internal, TidalError
 from tidal.serving.endings import CHECK_CANCELLED_AFTER_S
 from tidal.serving.rows import RequestRows
 from tidal.tasks.lease import Lease, SharedLease
@@ -34,14 +34,24 @@ def test_of_many_threads_one_completes_a_request() -> None:
         assert rows.results == list(range(count))
 
 
+class Counted(FakeRequest):
+    """Counts calls of `fail`, of which the first one answers."""
+
+    calls = 0
+
+    def fail(self, error: TidalError) -> None:
+        self.calls += 1
+        super().fail(error)
+
+
 def test_the_first_failure_ends_a_request() -> None:
-    request = FakeRequest({})
+    request = Counted({})
     rows = RequestRows[str](request, 2)
     assert rows.wanted(request.arrival)
     first = Internal("first")
     rows.fail(first)
     rows.fail(Internal("second"))
-    assert (request.error, request.answers, rows.ended) == (first, 1, True)
+    assert (request.error, request.calls, rows.ended) == (first, 1, True)
     assert not rows.wanted(request.arrival)
 
 

@@ -16,6 +16,12 @@ def test_float32_is_computed_and_returned_as_float32() -> None:
     assert softmax(logits).dtype == np.float64
 
 
+def test_float32_is_not_computed_in_float64() -> None:
+    logits = np.random.default_rng(0).normal(size=(64, 7)).astype(np.float32)
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    assert (softmax(logits, dtype=np.float32) == powers / powers.sum(axis=-1, keepdims=True)).all()
+
+
 def test_logits_are_not_changed() -> None:
     logits = np.array([[3.0, 1.0]], np.float32)
     softmax(logits, 2.0, dtype=np.float32)

@@ -21,12 +21,12 @@ constexpr int kSlice = 8;
 constexpr std::size_t padded(std::size_t count) { return (count + kPanel - 1) / kPanel * kPanel; }
 
 // A matrix [outputs, inputs] whose rows are sorted by their number of entries, longest first, and cut into slices of
-// `kSlice` rows. A slice is as long as its longest row (zeros follow in the others); entries lie side by side:
+// `kSlice` rows. A slice is as long as its longest row (zeros follow in the others); entries are interleaved:
 // entry k of a slice's row r is at (starts[slice] + k) * kSlice + r.
 struct Sparse {
     std::uint32_t slices = 0;
     const std::uint32_t* starts = nullptr;   // [slices + 1]
-    const std::uint32_t* rows = nullptr;     // [slices * kSlice] the output that a row is; `outputs` where there is none
+    const std::uint32_t* rows = nullptr;     // [slices * kSlice] the output that a row is; `outputs` if there is none
     const std::uint16_t* columns = nullptr;  // [starts[slices] * kSlice]
     const float* values = nullptr;           // [starts[slices] * kSlice]
 };
@@ -38,10 +38,10 @@ struct Dense {
     const float* panels = nullptr;
 };
 
-// What a task adds at a linear layer. Pointers are null where it adds nothing.
+// What a task adds at a linear layer. Pointers are null if it adds nothing.
 struct LinearSite {
     const float* bias = nullptr;  // [outputs]
-    Sparse sparse;                // used where it has slices
+    Sparse sparse;                // used if it has slices
     Dense low_down, low_up;       // used where `low_down` has panels; the scale is in `low_up`
     Dense bottleneck_down, bottleneck_up;
     const float* bottleneck_down_bias = nullptr;  // [padded(width)]
@@ -63,7 +63,7 @@ struct LinearBlock {
     int inputs;
     int layers;
     const int* outputs;               // [layers]
-    const LinearSite* const* sites;   // [layers], null where the row's task adds nothing
+    const LinearSite* const* sites;   // [layers], null if the row's task adds nothing
     const float* shared;              // [tokens, sum(outputs)] what the shared layers computed
     const float* input;               // [tokens, inputs]
     float* output;                    // [tokens, sum(outputs)]
@@ -94,12 +94,12 @@ struct AttentionHead {
     int query_stride;
     int key_stride;
     int output_stride;
-    float* received;  // [keys] gets what all queries together pay to each, added; null where nobody asks
+    float* received;  // [keys] gets the attention that all queries pay to each, added; null if not requested
 };
 
 struct Kernels {
     const char* name;
-    // Floats of scratch that the kernels want.
+    // Number of floats of scratch memory that the kernels need.
     std::size_t (*linear_scratch)(int inputs, int outputs, int widest_dense);
     std::size_t (*attention_scratch)(int keys, int size);
     void (*linear)(const LinearBlock&, float* scratch);
@@ -107,13 +107,13 @@ struct Kernels {
     void (*attention)(const AttentionHead&, float* scratch);
 };
 
-// The levels, best first; null where this library was built without one.
+// The tables of all levels, best first.
 extern const Kernels kernels_avx512, kernels_avx2, kernels_plain;
 
-// The best level that this processor has, or the one that was forced.
+// The best level that this processor runs, or the one that was chosen.
 const Kernels& kernels();
 
-// Force a level by name, or undo that by "auto"; false where the processor lacks it.
+// Choose a level by name, or the best one by "auto"; false if this processor does not run it.
 bool choose_kernels(const char* name);
 
 }  // namespace tidal

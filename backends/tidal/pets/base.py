@@ -29,7 +29,7 @@ class BaseInfo(Strict):
 
     format: Literal[1] = 1
     digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 over all weights of the encoder")
-    width: int = Field(ge=1, description="of the pooled vector")
+    width: int = Field(ge=1, description="size of the pooled vector")
     frozen: dict[str, str] = Field(description="digests of the weights that tasks cannot change, by name")
 
 
@@ -108,7 +108,7 @@ def load_base_layers(version_dir: Path) -> BaseLayers:
             continue
         bias = tensors.get(f"{layer}.bias")
         if bias is None or weight.ndim not in (1, 2) or bias.shape != weight.shape[:1] or weight.dtype != np.float32:
-            raise InvalidArgument(f"{path}: layer '{layer}' has no float32 weight and bias that fit each other")
+            raise InvalidArgument(f"{path}: layer '{layer}' has no float32 weight and bias of matching shapes")
         if weight.ndim == 2:
             linear[layer] = LinearLayer(weight, bias)
         else:

@@ -18,13 +18,13 @@ from tidal.pets.terms import TaskTerms
 from tidal.service import ServiceContext
 from tidal.tasks.lease import Lease, forget
 
-# Opens a copy of the base with a task's terms in its weights, and gives what is left of the task there.
+# Opens a copy of the base with a task merged into its weights; returns it with the rest of the task loaded in it.
 OpenCopy = Callable[[TaskTerms], tuple[PetsEngine, LoadedTask]]
 
-# Between two looks at the load, and what came so long ago counts half in it.
+# Seconds between checks of the load, and the age in seconds at which an arrival counts half.
 _CHOOSE_S = 2.0
 _HALF_LIFE_S = 20.0
-# A copy that could not be made is tried again so much later: trying costs what making costs.
+# Seconds until a failed copy is tried again: trying costs as much as making it.
 _RETRY_S = 60.0
 
 
@@ -120,7 +120,7 @@ class MergedCopies:
         if self._thread is not None:
             self._thread.join(timeout_s)
         for name in list(self._copies):
-            self._drop(name, "the model is leaving")
+            self._drop(name, "the model stops")
 
     def _run(self) -> None:
         while not self._stopping.wait(_CHOOSE_S):
@@ -130,9 +130,9 @@ class MergedCopies:
             wanted = choose_copies(loads, frozenset(self._copies), self._merging.tables, self._merging.rule)
             for name in list(self._copies):
                 if not self._is_current(name):
-                    self._drop(name, "the task was changed or removed, or others need its memory")
+                    self._drop(name, "the task was changed, removed or evicted")
                 elif name not in wanted:
-                    self._drop(name, "it saves little now")
+                    self._drop(name, "it saves too little time now")
             for name in sorted(wanted.difference(self._copies)):
                 if not self._stopping.is_set() and time.monotonic() >= self._retry_at.get(name, 0.0):
                     self._create(name)
@@ -148,24 +148,24 @@ class MergedCopies:
             lease = future.result(timeout=_HALF_LIFE_S)
         except (TidalError, TimeoutError) as error:
             forget(future)
-            self._retry_later(name, str(error) or "it did not get into memory in time")
+            self._retry_later(name, str(error) or "it was not loaded in time")
             return
-        if lease.handle.info != task.info:  # replaced in between: again next time
+        if lease.handle.info != task.info:  # replaced meanwhile: try again next time
             lease.release()
             return
         try:
             engine, left = self._merging.open_copy(task.terms)
-        except Exception as error:  # too little memory, for example: the task is served as it was
+        except Exception as error:  # for example too little memory: the task stays on the shared base
             lease.release()
             self._retry_later(name, f"{type(error).__name__}: {error}")
             return
         self._copies[name] = MergedCopy(lease.handle.loaded, engine, left, lease)
         self._publish()
-        self._log.info(f"task '{name}' runs from a merged copy of the base from now on")
+        self._log.info(f"task '{name}' now runs from a merged copy of the base")
 
-    def _retry_later(self, name: str, why: str) -> None:
+    def _retry_later(self, name: str, reason: str) -> None:
         self._retry_at[name] = time.monotonic() + _RETRY_S
-        self._log.warning(f"task '{name}' gets no merged copy: {why}")
+        self._log.warning(f"task '{name}' gets no merged copy: {reason}")
 
     def _is_current(self, name: str) -> bool:
         """Whether a copy is of the present version of its task."""
@@ -179,11 +179,11 @@ class MergedCopies:
         with future.result() as lease:
             return lease.handle.loaded is self._copies[name].source
 
-    def _drop(self, name: str, why: str) -> None:
+    def _drop(self, name: str, reason: str) -> None:
         copy = self._copies.pop(name)
         self._publish()
         copy.lease.release()
-        self._log.info(f"task '{name}' has no merged copy any more: {why}")
+        self._log.info(f"task '{name}' no longer has a merged copy: {reason}")
 
     def _publish(self) -> None:
         self._copies_gauge(len(self._copies))

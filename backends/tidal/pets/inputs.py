@@ -23,6 +23,6 @@ def read_token_rows(request: PendingRequest, tokenizer: TextTokenizer) -> list[T
     for number, row in enumerate(rows):
         if not row.mask.all():
             raise InvalidArgument(
-                f"attention_mask row {number} has a 0 before its last 1; accepted are rows without gaps in this model"
+                f"attention_mask row {number} has a 0 before its last 1; this model accepts rows without gaps only"
             )
     return rows

@@ -44,7 +44,7 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
     manifest = load_pets_manifest(context.version_dir)
     if parameters.merged_copies and not ENGINES[manifest.engine].merges:
         accepted = " or ".join(kind for kind, entry in ENGINES.items() if entry.merges)
-        raise InvalidArgument(f"config.pbtxt has merged_copies, which go with engine {accepted} only")
+        raise InvalidArgument(f"config.pbtxt has merged_copies, which are only accepted with engine {accepted}")
     manifest.check(context.version_dir, device.here(manifest.device.kind))
     batching = parameters.strategy(manifest.profile)
     tables = manifest.profile.tables(max_batch=parameters.max_batch, memory_bytes=parameters.batch_bytes)

@@ -22,13 +22,15 @@ class PetsManifest(Published):
     engine: PetsEngineKind
     precision: PetsPrecision
     tokenizer: TokenizerInfo
-    base: str = Field(pattern=r"^[0-9a-f]{64}$", description="digest of the encoder's weights: what tasks name")
-    width: int = Field(ge=1, description="of the pooled vector, which the tasks' classifiers read")
-    max_length: int = Field(ge=1, description="longest input in tokens that was profiled, and is served")
+    base: str = Field(
+        pattern=r"^[0-9a-f]{64}$", description="digest of the encoder's weights, by which tasks name their base"
+    )
+    width: int = Field(ge=1, description="size of the pooled vector, which tasks' classifiers read")
+    max_length: int = Field(ge=1, description="longest input in tokens that was profiled and is served")
     threads: int = Field(ge=1, description="CPU threads of the engine")
-    attention_received: bool = Field(False, description="whether it gives the attention that tokens receive")
-    zeroed: tuple[str, ...] = Field((), description="weights that the source lacks, which are 0 here")
-    verification: Verification = Field(description="of the base, and of a typical task of every kind")
+    attention_received: bool = Field(False, description="whether it returns the attention that tokens receive")
+    zeroed: tuple[str, ...] = Field((), description="names of the weights that the source lacks, which are 0")
+    verification: Verification = Field(description="verification of the base and of a typical task of every kind")
     profile: PetsProfile
 
     @model_validator(mode="after")

@@ -85,7 +85,7 @@ def open_pets_engine(
     if precision not in entry.precisions:
         raise Unsupported(f"engine {kind} does not run {precision}; accepted is {', '.join(entry.precisions)}")
     if merged is not None and not entry.merges:
-        raise Unsupported(f"engine {kind} makes no merged copies: its weights are part of the plan")
+        raise Unsupported(f"engine {kind} cannot make merged copies, because its weights are part of the plan")
     return entry.open(folder, EngineOptions(threads, device, precision, merged, profile))
 
 

@@ -27,34 +27,42 @@ class PetsParameters(BaseModel):
 
     truncate: bool = Field(False, description="cut a longer text to the model's limit instead of refusing it")
     batching: Literal["joint", "soonest", "coordinated", "alpha_only", "beta_only", "by_spread", "fixed"] = Field(
-        "joint", description="how waiting queries are put into batches"
+        "joint", description="how waiting queries are batched"
     )
-    fixed_size: int | None = Field(None, ge=1, le=4096, description="queries in a batch; with batching fixed only")
+    fixed_size: int | None = Field(
+        None, ge=1, le=4096, description="number of queries per batch; only with batching fixed"
+    )
     spread_tokens: float | None = Field(
         None,
         ge=0,
         le=1e6,
-        description="standard deviation of lengths from which tasks' terms no longer count; with batching by_spread "
-        "only, default: the build's",
+        description="standard deviation of lengths in tokens from which only the shared cost counts; only with "
+        "batching "
+        "by_spread; default: the build's threshold",
     )
     max_batch: int | None = Field(
-        None, ge=1, le=4096, description="queries in a batch at most; default: the largest that the build measured"
+        None,
+        ge=1,
+        le=4096,
+        description="largest number of queries per batch; default: the largest that the build measured",
     )
     batch_memory_mb: float | None = Field(
-        None, gt=0, le=1e7, description="MiB that a batch's activations may take; default: no limit"
+        None, gt=0, le=1e7, description="memory in MiB that a batch's activations may take; default: no limit"
     )
-    task_memory_mb: float = Field(2048.0, gt=0, le=1e7, description="MiB that the tasks in memory may take")
+    task_memory_mb: float = Field(2048.0, gt=0, le=1e7, description="memory in MiB that loaded tasks may take")
     merged_copies: int = Field(
         0,
         ge=0,
         le=1000,
-        description="hot tasks at most that run from copies of the base with their terms in its weights; each takes "
+        description="largest number of hot tasks that run from copies of the base with the task merged; each copy "
+        "takes "
         "the memory of the base",
     )
     by_utility: bool = Field(
         False,
-        description="where not all that waits can be in time, run what earns most a second by the requests' utility, "
-        "rather than what takes least",
+        description="if waiting queries cannot all be in time, run those with the highest utility per second instead "
+        "of "
+        "the cheapest",
     )
 
     @property
@@ -79,7 +87,11 @@ class PetsParameters(BaseModel):
         if (self.fixed_size is not None) != (self.batching == "fixed"):
             raise InvalidArgument(
                 f"config.pbtxt has batching {self.batching} "
-                + ("without fixed_size" if self.batching == "fixed" else "and fixed_size, which goes with fixed only")
+                + (
+                    "without fixed_size"
+                    if self.batching == "fixed"
+                    else "and fixed_size, which is only accepted with batching fixed"
+                )
             )
         if self.fixed_size is not None:
             return Fixed(self.fixed_size)
@@ -87,11 +99,13 @@ class PetsParameters(BaseModel):
             threshold = profile.spread_tokens if self.spread_tokens is None else self.spread_tokens
             if threshold is None:
                 raise InvalidArgument(
-                    "config.pbtxt has batching by_spread without spread_tokens, and the build measured no threshold"
+                    "config.pbtxt has batching by_spread without spread_tokens, and the build measured no threshold; "
+                    "set spread_tokens"
                 )
             return BySpread(threshold)
         if self.spread_tokens is not None:
             raise InvalidArgument(
-                f"config.pbtxt has batching {self.batching} and spread_tokens, which goes with by_spread only"
+                f"config.pbtxt has batching {self.batching} and spread_tokens, which is only accepted with "
+                "batching by_spread"
             )
         return _PLAIN[self.batching]

@@ -30,7 +30,7 @@ class Grid(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     lengths: tuple[int, ...] = Field(min_length=1, description="padded lengths in tokens, ascending")
-    batches: tuple[int, ...] = Field(min_length=1, description="numbers of queries, ascending, the first is 1")
+    batches: tuple[int, ...] = Field(min_length=1, description="numbers of queries, ascending from 1")
     values: tuple[tuple[float, ...], ...]
 
     @model_validator(mode="after")
@@ -79,9 +79,11 @@ class StreamRule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    threshold_tokens: float = Field(ge=0, description="tokens of a task, on average, from which many streams pay")
-    few: int = Field(2, ge=1, description="streams below the threshold")
-    many: int = Field(32, ge=1, description="streams from the threshold on")
+    threshold_tokens: float = Field(
+        ge=0, description="mean number of tokens per task from which many streams are faster"
+    )
+    few: int = Field(2, ge=1, description="number of streams below the threshold")
+    many: int = Field(32, ge=1, description="number of streams from the threshold on")
 
 
 class PetsProfile(BaseModel):
@@ -95,12 +97,15 @@ class PetsProfile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     shared: LatencyProfile = Field(description="α: the encoder without any task's terms")
-    terms_ms: Mapping[str, Grid] = Field(min_length=1, description="β by kind: milliseconds for queries of one task")
-    memory_bytes: Grid = Field(description="what a batch's activations take")
-    operators: Mapping[str, OperatorProfile] = Field({}, description="by kind; for the streams of a GPU")
+    terms_ms: Mapping[str, Grid] = Field(min_length=1, description="β by kind: milliseconds of one task's terms")
+    memory_bytes: Grid = Field(description="memory of a batch's activations in bytes")
+    operators: Mapping[str, OperatorProfile] = Field({}, description="operators by kind, for the streams of a GPU")
     streams: StreamRule | None = None
     spread_tokens: float | None = Field(
-        None, ge=0, description="standard deviation of lengths from which batching by length alone is better (§6.4)"
+        None,
+        ge=0,
+        description="standard deviation of lengths in tokens from which batching by the shared cost alone is better "
+        "(§6.4)",
     )
 
     @model_validator(mode="after")
@@ -131,7 +136,7 @@ class PetsProfile(BaseModel):
             raise InvalidArgument(f"max_batch is {max_batch}; accepted is 1 or more")
         shape = self.shared.table_ms.shape
         most = shape[1] - 1 if max_batch is None else min(max_batch, shape[1] - 1)
-        # More queries or longer ones never take less, whatever noise says: what may be has no holes.
+        # More or longer queries never take less memory, whatever noise shows: permitted batches have no gaps.
         memory = np.maximum.accumulate(self.memory_bytes.table[1 : shape[0], 1 : most + 1], axis=0)
         memory = np.maximum.accumulate(memory, axis=1)
         shared = np.full((shape[0], most + 2), np.inf)
@@ -141,7 +146,7 @@ class PetsProfile(BaseModel):
         allowed = np.isfinite(shared)
         if not allowed.any():
             raise InvalidArgument(
-                f"{memory_bytes} bytes of memory allow no batch; a single short query takes {memory[0, 0]:.0f}"
+                f"{memory_bytes} bytes of memory permit no batch; a single short query takes {memory[0, 0]:.0f}"
             )
         terms = np.zeros((len(self.terms_ms) + 1, *shared.shape))
         for position, grid in enumerate(self.terms_ms.values()):

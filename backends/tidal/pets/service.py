@@ -25,10 +25,10 @@ from tidal.tasks.intake import Intake
 from tidal.tasks.lease import Lease
 from tidal.text import TextTokenizer
 
-# Planning begins so long before the engine is expected to be free, beside twice what planning took last.
+# Planning begins this long before the engine is expected to be free, plus twice the last planning time.
 _PLANNING_MARGIN_S = 0.0005
 
-# A request whose rows all ran, and its task.
+# A request whose rows have all run, and its task.
 _Finished = tuple[PetsRequest, LoadedTask]
 
 
@@ -73,10 +73,10 @@ class PetsService:
         self._scheduler = scheduler
         self._metrics = PetsMetrics(context.metrics, lengths)
         self._changed = threading.Condition()
-        self._draining = False  # nothing more comes
-        self._ended = False  # nothing is run any more
+        self._draining = False  # no more requests are admitted
+        self._ended = False  # no more batches run
         self._planning_s = 0.0
-        self._plan_at: float | None = None  # when to plan while the engine runs; None: planned, or it does not run
+        self._plan_at: float | None = None  # when to plan while the engine runs; None: already planned, or idle
         self._copies = MergedCopies(context, library, merging, self._have_copies)
         self._runners = [context.start_thread("runner", self._work) for _ in range(2)]
         self._answers = AnswerThread(context, self._answer)
@@ -139,7 +139,7 @@ class PetsService:
         try:
             self._serve()
         except BaseException:
-            # The boundary answers what is outstanding and starts a fresh service: leave nothing for the other to run.
+            # The boundary answers outstanding requests and starts a new service: leave the other runner nothing to run.
             with self._changed:
                 self._ended = True
                 self._scheduler.clear()
@@ -181,7 +181,7 @@ class PetsService:
         late = cast(list[PetsRow], self._scheduler.expired(now))
         if batch is not None:
             self._plan_at = now + max(0.0, batch.seconds - 2 * self._planning_s - _PLANNING_MARGIN_S)
-            # The other runner waits for the moment to plan.
+            # The other runner waits until planning is due.
             self._changed.notify()
         self._metrics.waiting.set(len(self._scheduler))
         return late, batch, now

@@ -18,27 +18,28 @@ from tidal_builders.pets.weights import weights_of
 
 
 def base_layers(encoder: Encoder) -> tuple[BaseLayers, BaseInfo]:
-    """The layers that tasks may change, with the digest of all weights of the encoder."""
+    """Make the layers that tasks may change, with the digest of all weights of the encoder."""
     return make_base_layers(encoder.linear, encoder.norm, encoder.frozen, encoder.width)
 
 
 def export_encoder(
     model: Any, folder: Path, engine: PetsEngineKind = "openvino", *, attention: bool = False
 ) -> tuple[BaseLayers, BaseInfo]:
-    """Write a `transformers` encoder, or the encoder within a model, into `folder` as an engine reads it.
+    """Write a `transformers` encoder, or the encoder within a model, as an engine reads it.
 
     Args:
-        model: for example `AutoModel.from_pretrained(...)`; see `read_encoder` for what is pooled.
-        folder: gets `encoder.json` and the weights: `encoder.xml` and `encoder.bin`, or `encoder.safetensors`.
-        engine: that is to run it; of TensorRT's all but the plan, see `dense`.
-        attention: whether it is to give the attention that tokens receive; with OpenVINO only.
+        model: Model, for example `AutoModel.from_pretrained(...)`; see `read_encoder` for what is pooled.
+        folder: Folder that gets `encoder.json` and the weights: `encoder.xml` and `encoder.bin`, or
+            `encoder.safetensors`.
+        engine: Engine that will run the encoder; for TensorRT everything except the plan is written, see `dense`.
+        attention: Whether the graph returns the attention that tokens receive; with OpenVINO only.
 
     Returns:
-        The layers that tasks may change, which `write_base_layers` publishes.
+        The layers that tasks may change, which `write_base_layers` publishes, and the content of `pets.json`.
 
     Raises:
-        Unsupported: the encoder is of another form than BERT's.
-        NotFound: the library with the graph's operations is not built, for OpenVINO.
+        Unsupported: The encoder does not have BERT's form.
+        NotFound: The library of graph operations is not built, for OpenVINO.
     """
     encoder = read_encoder(model)
     layers, info = base_layers(encoder)

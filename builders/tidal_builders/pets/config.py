@@ -1,4 +1,4 @@
-"""The `config.pbtxt` of a base that the `pets` backend serves. An operator may edit it: it is written once."""
+"""The `config.pbtxt` of a base that the `pets` backend serves. Operators may edit it: it is written once."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ output [
 
 
 def pets_config_pbtxt(spec: PetsSpec) -> str:
-    """The complete text.
+    """The complete text of `config.pbtxt`.
 
-    Rows of a request are separate queries of one task, so `max_batch_size` bounds rows, not batches. Plain
+    Rows of a request are separate queries of one task, so `max_batch_size` limits rows, not batches. Plain
     `dynamic_batching`: the backend queues and batches by itself.
+
+    Args:
+        spec: Spec of the model.
     """
     attention = (
         ',\n  { name: "attention_received" data_type: TYPE_FP32 dims: [ -1 ] }' if spec.attention_received else ""

@@ -1,4 +1,4 @@
-"""The plan of an encoder for the dense kinds: its bounds, its ONNX file, and TensorRT's plan from that."""
+"""Makes the TensorRT plan of an encoder for tasks with dense terms: its limits, its ONNX file, and the plan."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def compile_dense(folder: Path, options: PetsPlanOptions, *, max_batch: int, max
     """Make a plan in the folder of an encoder that was exported for torch.
 
     Args:
-        folder: gets `model.onnx`, the plan and `dense.json`.
-        options: bounds of the tasks, and how TensorRT makes the plan.
-        max_batch: rows at most.
-        max_length: tokens at most.
+        folder: Folder of the encoder; it gets `model.onnx`, the plan and `dense.json`.
+        options: Limits of the tasks, and options of TensorRT.
+        max_batch: Largest number of rows.
+        max_length: Largest number of tokens of a row.
 
     Raises:
         Unsupported: TensorRT is not installed, there is no GPU, or the encoder's layers have more than two sizes.
-        Internal: TensorRT builds no plan.
+        Internal: TensorRT fails to build the plan.
     """
     form = dense_form(read_description(folder), options, max_batch=max_batch, max_length=max_length)
     module, shapes, example = dense_module(folder, form)
@@ -44,7 +44,7 @@ def compile_dense(folder: Path, options: PetsPlanOptions, *, max_batch: int, max
 def dense_form(
     description: Description, options: PetsPlanOptions, *, max_batch: int, max_length: int, plan: str = ""
 ) -> DenseForm:
-    """The bounds of a plan: banks with room for so many tasks of whichever dense kind takes most."""
+    """The limits of a plan: banks with space for `options.tasks` tasks of the largest dense kind."""
     rows = dict.fromkeys(bank_names(description), 0)
     low_rank, biases, adapters = dict(rows), dict(rows), dict(rows)
     for number, spec in enumerate(description.linear):
@@ -72,12 +72,12 @@ def dense_form(
 
 
 def dense_module(folder: Path, form: DenseForm) -> tuple[DenseModule, dict[str, tuple[Dim, ...]], dict[str, Array]]:
-    """The module of an encoder, its inputs' dimensions, and an example of its inputs."""
+    """Make the module of an encoder, its inputs' dimensions, and an example of its inputs."""
     description, weights = read_weights(folder)
     encoder = TorchEncoder(description, as_tensors(weights), torch.device("cpu"))
     shapes = input_shapes(form, description)
     names = bank_names(description)
-    # Larger than 1 in every dimension that is not fixed, so that none is taken for one.
+    # Larger than 1 in every variable dimension, so that none is taken for a fixed one.
     example: dict[str, Array] = {
         name: np.zeros([dim if isinstance(dim, int) else min(dim[1], 2 + 3 * axis) for axis, dim in enumerate(dims)],
                        np.float32 if name in names.values() else np.int64)

@@ -1,4 +1,4 @@
-"""A Hugging Face encoder as plain arrays, layer by layer: what the engine's graph is made from.
+"""A Hugging Face encoder as plain arrays, layer by layer: the source of the engine's graph.
 
 Encoders of BERT's form are known: attention, then a feed-forward layer, each followed by a normalisation.
 """
@@ -46,14 +46,22 @@ class Pooler:
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """An encoder's weights, in memory of their own, and what else its computation depends on.
+    """The weights of an encoder, in memory of their own, and everything else that its computation depends on.
 
     Attributes:
-        words: [vocabulary, width].
-        positions: [longest, width]; with the only token type's vector added, if there is but one.
-        types: [types, width], or None for at most one type.
-        frozen: names of the weights behind the three tables, as Hugging Face names them, with their values.
-        pooler: None where the pooled vector is the first token's last hidden state.
+        model_type: Model type in Hugging Face's configuration.
+        words: Word embeddings [vocabulary, width].
+        positions: Position embeddings [longest, width]; with a single token type, its vector is added.
+        types: Token type embeddings [types, width], or None for at most one type.
+        frozen: Weights of the three tables by Hugging Face's name.
+        embedding_norm: Path of the normalisation of the embeddings.
+        blocks: Paths of the layers of every block.
+        pooler: Pooler, or None if the pooled vector is the first token's last hidden state.
+        heads: Number of attention heads.
+        activation: Name of the feed-forward layer's activation.
+        epsilon: Epsilon of the normalisations.
+        linear: Linear layers by path.
+        norm: Normalisations by path.
     """
 
     model_type: str
@@ -72,18 +80,21 @@ class Encoder:
 
     @property
     def width(self) -> int:
-        """Of the hidden states and the pooled vector."""
+        """Size of the hidden states and of the pooled vector."""
         return self.words.shape[1]
 
 
 def read_encoder(model: Any) -> Encoder:
-    """Read a `transformers` model: an encoder, or a model around one.
+    """Read a `transformers` model: an encoder, or a model that contains one.
 
-    The pooled vector is the pooler's where the encoder has one (BERT), else `pre_classifier`'s with ReLU where the
-    model around it has that layer (DistilBertForSequenceClassification), else the first token's last hidden state.
+    The pooled vector is the pooler's if the encoder has one (BERT), else `pre_classifier`'s with ReLU if the model
+    around it has that layer (DistilBertForSequenceClassification), else the first token's last hidden state.
+
+    Args:
+        model: Model of transformers.
 
     Raises:
-        Unsupported: the encoder is of another form than BERT's; says what is accepted.
+        Unsupported: The encoder does not have BERT's form.
     """
     encoder = model.base_model
     model_type = encoder.config.model_type
@@ -175,10 +186,10 @@ _READERS: dict[str, Callable[[Any, Any], Encoder]] = {
 
 
 class _State:
-    """A module's weights as float32 arrays, and which of them were read as tables."""
+    """A module's weights as float32 arrays, and the tables that were read."""
 
     def __init__(self, module: Any) -> None:
-        # Arrays of their own: views would change with the model, which a caller may go on to change in place.
+        # Copies: views would change with the model, which a caller may change in place.
         self._arrays: dict[str, FloatArray] = {name: array_of(tensor) for name, tensor in module.state_dict().items()}
         self.tables: dict[str, FloatArray] = {}
 

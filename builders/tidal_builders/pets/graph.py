@@ -1,9 +1,9 @@
 """An encoder as an OpenVINO graph whose operations look up every row's task in the running batch.
 
-A block is four shared products and an operation behind each: all of query, key and value are one product, activation,
-residual and normalisation are computed where the task's terms are, and attention skips padding. Only the first token's
-vector is pooled, so the last block computes nothing for the others that it does not need: where the attention that
-tokens receive is asked for, all queries; else that of the first token alone.
+A block is four shared products, each followed by an operation. Query, key and value are one product; activation,
+residual and normalisation are computed together with the task's terms; attention skips padding. Only the first token's
+vector is pooled, so the last block omits everything that the other tokens would need, except all queries if the
+attention that tokens receive is an output.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tidal_builders.pets.encoder import BlockPaths, Encoder
 
 
 def build_graph(encoder: Encoder, digest: str, *, attention: bool = False) -> tuple[ov.Model, Description]:
-    """Make the graph of an encoder and say what is where in it.
+    """Make the graph of an encoder and its description.
 
-    Inputs of the graph: `input_ids` i32 [rows, tokens], `token_type_ids` alike where the encoder has types, `batch` i32
-    [1]. Output: `pooled` f32 [rows, width], and with attention `attention_received` f32 [rows, tokens], summed over
-    layers, heads and queries (Tabi §4.2).
+    Inputs of the graph: `input_ids` i32 [rows, tokens], `token_type_ids` i32 [rows, tokens] if the encoder has types,
+    `batch` i32 [1]. Output: `pooled` f32 [rows, width], and with attention `attention_received` f32 [rows, tokens],
+    summed over layers, heads and queries (Tabi §4.2).
 
     Args:
-        encoder: its weights.
-        digest: of all its weights, by which tasks name it.
-        attention: whether it gives the attention that tokens receive.
+        encoder: Weights of the encoder.
+        digest: Digest of all weights, by which tasks name the encoder.
+        attention: Whether the graph returns the attention that tokens receive.
     """
     return _Graph(encoder, attention).build(digest)
 
@@ -158,7 +158,7 @@ def _constant(array: FloatArray, name: str) -> Any:
 
 
 def _port(node: Any) -> Any:
-    """A node's only output, or one that was picked."""
+    """The only output of a node, or an output that was selected."""
     return node if isinstance(node, ov.Output) else node.output(0)
 
 

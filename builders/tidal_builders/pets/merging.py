@@ -1,4 +1,4 @@
-"""A task's own full model: the base's weights with the task's differences added."""
+"""A task's full model: the base's weights with the task's differences added."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from tidal.pets.terms import BaseLayers, FloatArray, TaskTerms
 
 
 def merged_weights(terms: TaskTerms, base: BaseLayers) -> dict[str, FloatArray]:
-    """The weights that a task changes as they are afterwards, by name, without its classifier.
+    """The weights that a task changes, with its changes, by name; without its classifier.
+
+    Args:
+        terms: Terms of the task.
+        base: Layers of the base.
 
     Raises:
-        Unsupported: it has adapters, which no weight can hold.
+        Unsupported: The task has adapters, which cannot be merged into weights.
     """
     merged: dict[str, FloatArray] = {}
     for path, change in terms.linear.items():

@@ -1,4 +1,4 @@
-"""What the base and the terms of its tasks cost on this machine: α and β of PetS §4.1, by length and queries."""
+"""Measures the costs of the base and of its tasks' terms here: α and β of PetS §4.1, by length and queries."""
 
 from __future__ import annotations
 
@@ -18,24 +18,31 @@ from tidal_builders.pets.streams import measure_memory, on_gpu, with_streams
 from tidal_builders.pets.typical import typical_task
 from tidal_builders.timing import Call, Progress, Timing, measure
 
-# Padded lengths that are measured, as far as the base reads them, beside its longest.
+# Padded lengths to measure, up to the base's longest, which is measured too.
 _LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 _TOKEN = 1
 _ROUNDS = 4
 _BASE = "base"
-# Of an operation's tensors in float32; ids, types and lengths are small beside them.
+# Bytes of a float32; ids, types and lengths are negligible.
 _BYTES = 4
 
-# So many tasks of a kind share a batch whose terms are measured.
+# Number of tasks of a kind that share a measured batch.
 _TASKS = 8
 
-# The base alone or a kind, padded length, queries of a task.
+# The base alone or a kind, padded length, number of queries per task.
 _Cell = tuple[str, int, int]
 
 
 def grid_of(max_length: int, max_batch: int, max_tokens: int) -> dict[int, tuple[int, ...]]:
-    """The numbers of queries to measure for every padded length, 1 to `max_batch` in doubling steps, as far as a batch
-    has at most `max_tokens`; 1 always."""
+    """The numbers of queries to measure for every padded length.
+
+    They double from 1 to `max_batch`, as long as a batch has at most `max_tokens` tokens; 1 is always measured.
+
+    Args:
+        max_length: Longest input in tokens.
+        max_batch: Largest number of queries per batch.
+        max_tokens: Largest number of tokens per batch.
+    """
     lengths = [*(length for length in _LENGTHS if length < max_length), max_length]
     batches = sorted({max_batch, *(2**k for k in range(max_batch.bit_length()) if 2**k <= max_batch)})
     return {length: tuple(n for n in batches if n == 1 or n * length <= max_tokens) for length in lengths}
@@ -53,22 +60,23 @@ def measure_profile(
     seconds: float,
     progress: Progress,
 ) -> PetsProfile:
-    """Measure α with the base alone, and β of every kind as what each of several typical tasks in a batch adds to that.
+    """Measure α with the base alone, and β of every kind as the time that each of several typical tasks in a batch
+    adds.
 
     Several tasks, because the terms of a single one seem to cost nothing: its numbers are still in the processor's
-    caches from the batch before. All are measured in the same rounds; β is evened out, see `_monotone`. On a GPU a
-    batch's memory is measured too, and how many streams pay.
+    caches from the batch before. Everything is measured in the same rounds; β is smoothed, see `_monotone`. On a GPU,
+    the memory of batches and the best number of streams are measured too.
 
     Args:
-        engine: of the base.
-        layers: of the base.
-        kinds: of tasks.
-        max_length: longest input.
-        max_batch: largest batch.
-        max_tokens: of a batch.
-        threads: of the engine.
-        seconds: no round beyond the second begins after so many.
-        progress: told the share that is done.
+        engine: Engine of the base.
+        layers: Layers of the base.
+        kinds: Kinds of task to measure.
+        max_length: Longest input in tokens.
+        max_batch: Largest number of queries per batch.
+        max_tokens: Largest number of tokens per batch.
+        threads: CPU threads of the engine.
+        seconds: Time after which no further round begins, except the second.
+        progress: Called with the share that is done.
     """
     grid = grid_of(max_length, max_batch, max_tokens)
     tasks: dict[str, list[LoadedTask | None]] = {_BASE: [None]}
@@ -102,7 +110,7 @@ def _calls(
 
 
 def tasks_together(numbers: Sequence[int], n: int) -> int:
-    """How many tasks of `n` queries each make up a batch of one of the `numbers` of queries that are measured."""
+    """Number of tasks with `n` queries each that make a batch of one of the measured `numbers` of queries."""
     return max(tasks for tasks in range(1, _TASKS + 1) if tasks * n in numbers)
 
 
@@ -156,10 +164,10 @@ def _profile(
 
 
 def _monotone(values: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """The same evened out by length and queries, so that it never falls, and none below 0.
+    """The same values smoothed, so that they never fall with length or queries, and are at least 0.
 
-    Half way between the least such numbers that are nowhere below and the largest that are nowhere above: one cell that
-    was disturbed moves the others half as much.
+    The mean of the least such values that are nowhere below, and of the largest that are nowhere above: one disturbed
+    cell moves the others half as much.
     """
     rising = {}
     for length, n in values:
@@ -170,10 +178,13 @@ def _monotone(values: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], 
 
 
 def activation_bytes(description: Description) -> float:
-    """Memory that a token of a batch takes: the tensors of an encoder's layer that are in use at the same time.
+    """Memory of one token of a batch in bytes: the tensors of a layer that are in use at the same time.
 
     In attention these are the layer's input, queries, keys and values before and after the tasks' terms; in the
     feed-forward part its input, and the inner layer before and after.
+
+    Args:
+        description: Layers of the encoder.
     """
     inner = max(spec.outputs for spec in description.linear)
     return _BYTES * float(max(7 * description.width, description.width + 2 * inner))

@@ -20,7 +20,11 @@ class BaseSource:
     """An unmodified encoder in float32 on the CPU.
 
     Attributes:
-        zeroed: weights that the folder lacks, which are 0; see `load_base`.
+        folder: Folder that it was loaded from.
+        model: Model of transformers, in evaluation mode.
+        tokenizer: Fast tokenizer of the model.
+        max_length: Longest input in tokens.
+        zeroed: Names of the weights that the folder lacks, which are 0; see `load_base`.
     """
 
     folder: Path
@@ -39,11 +43,13 @@ def load_base(folder: Path) -> BaseSource:
     """Load an encoder and its tokenizer.
 
     Folders of encoders that were only pre-trained may lack the pooler, which `transformers` then fills with random
-    numbers. Here it is 0: every task of such a base brings a pooler of its own, as a difference from 0.
+    numbers. Here it is 0: every task of such a base has a pooler of its own, as a difference from 0.
+
+    Args:
+        folder: Folder in Hugging Face's format.
 
     Raises:
-        InvalidArgument: the folder holds no encoder, no fast tokenizer, or weights that are pickled or of another
-            model.
+        InvalidArgument: The folder has no encoder, no fast tokenizer, or weights that are pickled or of another model.
     """
     if not any(folder.glob("*.safetensors")):
         raise InvalidArgument(
@@ -56,7 +62,7 @@ def load_base(folder: Path) -> BaseSource:
         model, zeroed = load_encoder(folder)
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise InvalidArgument(f"field 'model': {folder} holds no encoder: {reason}") from None
+        raise InvalidArgument(f"field 'model': {folder} has no encoder: {reason}") from None
     except InvalidArgument as error:
         raise InvalidArgument(f"field 'model': {error}") from None
     if not getattr(tokenizer, "is_fast", False):
@@ -72,12 +78,15 @@ def load_base(folder: Path) -> BaseSource:
 def load_encoder(folder: Path) -> tuple[Any, tuple[str, ...]]:
     """Load an encoder alone, in float32 on the CPU; a pooler that the folder lacks is 0.
 
+    Args:
+        folder: Folder in Hugging Face's format.
+
     Returns:
         The model in evaluation mode, and the names of the weights that are 0.
 
     Raises:
-        InvalidArgument: weights other than the pooler's are missing.
-        OSError, ValueError, KeyError: as transformers raises them for a folder that it cannot load.
+        InvalidArgument: Weights other than the pooler's are missing.
+        OSError, ValueError, KeyError: As transformers raises them for a folder that it cannot load.
     """
     with quiet_transformers():
         model, info = AutoModel.from_pretrained(
@@ -93,10 +102,10 @@ def load_encoder(folder: Path) -> tuple[Any, tuple[str, ...]]:
 
 
 def _max_length(model: Any, tokenizer: Any) -> int:
-    """Longest input: positions that the model has and its tokenizer allows."""
+    """Longest input: the positions that the model has and its tokenizer permits."""
     limit = int(min(tokenizer.model_max_length, model.config.max_position_embeddings))
     for name, layer in model.named_modules():
-        # RoBERTa and its kin count positions from behind the padding index.
+        # RoBERTa counts positions from behind the padding index.
         if name.endswith("position_embeddings") and getattr(layer, "padding_idx", None) is not None:
             limit = min(limit, layer.num_embeddings - layer.padding_idx - 1)
     return limit

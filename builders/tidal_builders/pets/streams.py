@@ -1,4 +1,4 @@
-"""What the profile of a GPU holds besides: what kinds' operators move, and how many streams pay (PetS §4.2, §6.3.3)."""
+"""Measures on a GPU the bandwidth of the kinds' operators and the best number of streams (PetS §4.2, §6.3.3)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidal.pets.torch_engine.tasks import TorchTask
 from tidal_builders.pets.typical import typical_task
 from tidal_builders.timing import Call, measure
 
-# Numbers of streams that are compared, and batches that they are compared in: tasks by queries of each.
+# Numbers of streams to compare, and batches to compare them in: number of tasks, and of queries per task.
 _STREAMS = (1, 2, 4, 8, 16, 32)
 _TASKS, _QUERIES = (8, 32), (1, 2, 4)
 _ROUNDS = 3
@@ -33,16 +33,23 @@ _BYTES = 4
 
 
 def on_gpu(engine: PetsEngine) -> TypeGuard[TorchPetsEngine]:
-    """Whether an engine runs operators on streams."""
+    """Whether an engine runs operators on streams of a GPU."""
     return isinstance(engine, TorchPetsEngine) and engine.device == "gpu"
 
 
 def run_every_way(
     engine: PetsEngine, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, types: Ids | None
 ) -> list[FloatArray]:
-    """Pooled vectors [rows, width] of a batch by each way in which an engine may run it.
+    """Pooled vectors [rows, width] of a batch, once for each way in which an engine may run it.
 
-    On a GPU these are one stream and several, each as it stands and captured, which a layout is when it comes again.
+    On a GPU these are one stream and several, each uncaptured and captured, as a layout is when it recurs.
+
+    Args:
+        engine: Engine of the base.
+        tasks: Task of each row.
+        ids: Token ids [rows, tokens].
+        lengths: Number of real tokens of each row [rows].
+        types: Token types [rows, tokens], or None.
     """
     if not on_gpu(engine):
         return [engine.pooled(tasks, ids, lengths, types)]
@@ -59,12 +66,12 @@ def _round_robin(streams: int, operators: Sequence[TaskOperator]) -> list[int]:
 
 
 def measure_memory(calls: Mapping[tuple[str, int, int], Call]) -> dict[tuple[int, int], float]:
-    """What a batch takes on the GPU besides weights and tasks, by length and queries: the most of all kinds.
+    """Memory of a batch on the GPU besides weights and tasks, in bytes by length and queries: the maximum over kinds.
 
-    To be called before anything else is run: a batch that was captured takes nothing any more.
+    Call it before anything else runs: a captured batch allocates no memory.
 
     Args:
-        calls: by kind, length and queries.
+        calls: Batches to run by kind, length and number of queries.
     """
     most: dict[tuple[int, int], float] = {}
     for (_, length, queries), call in calls.items():
@@ -78,20 +85,25 @@ def measure_memory(calls: Mapping[tuple[str, int, int], Call]) -> dict[tuple[int
 
 @dataclass(frozen=True, slots=True)
 class StreamTiming:
-    """A batch's tokens of a task, on average, and what it took by the number of streams."""
+    """Times of one batch.
+
+    Attributes:
+        tokens: Mean number of tokens per task.
+        seconds: Execution time by the number of streams.
+    """
 
     tokens: float
     seconds: Mapping[int, float]
 
 
 def with_streams(engine: TorchPetsEngine, layers: BaseLayers, profile: PetsProfile, *, seconds: float) -> PetsProfile:
-    """A profile with what spreads operators over streams: ω of every kind, and the threshold for their number.
+    """Complete a profile with ω of every kind, and the rule for the number of streams.
 
     Args:
-        engine: of the base.
-        layers: of the base.
-        profile: α and β.
-        seconds: no round of measuring beyond the second begins after so many.
+        engine: Engine of the base.
+        layers: Layers of the base.
+        profile: Profile with α and β.
+        seconds: Time after which no further round begins, except the second.
     """
     operators = {
         kind: operator_profile(typical_task(kind, layers), layers, grid) for kind, grid in profile.terms_ms.items()
@@ -104,13 +116,13 @@ def with_streams(engine: TorchPetsEngine, layers: BaseLayers, profile: PetsProfi
 def operator_profile(terms: TaskTerms, layers: BaseLayers, milliseconds: Grid) -> OperatorProfile:
     """The arithmetic of a task's operators, and the bandwidth that they reach.
 
-    ω is what the operators have to move, a task's terms once and each token's activations at every layer that has
-    terms, by the time that they were measured to take; no counter of the device is read.
+    ω is the data that the operators move, a task's terms once and each token's activations at every layer with terms,
+    divided by their measured time; no counter of the device is read.
 
     Args:
-        terms: of a typical task.
-        layers: of the base.
-        milliseconds: β of its kind.
+        terms: Terms of a typical task.
+        layers: Layers of the base.
+        milliseconds: β of the task's kind.
     """
     flops, activations = 0, 0
     for path, own in terms.linear.items():
@@ -145,10 +157,10 @@ def operator_profile(terms: TaskTerms, layers: BaseLayers, milliseconds: Grid) -
 
 
 def best_rule(timed: Sequence[StreamTiming]) -> StreamRule:
-    """The two numbers of streams and the threshold between them with which all cases together take least.
+    """The two numbers of streams and the threshold between them with the least total time.
 
     Args:
-        timed: at least one case; all by the same numbers of streams.
+        timed: Measured cases, at least one; all with the same numbers of streams.
     """
     rules = []
     for few, many in itertools.combinations(sorted(timed[0].seconds), 2):
@@ -163,7 +175,7 @@ def best_rule(timed: Sequence[StreamTiming]) -> StreamRule:
 def _time_streams(
     engine: TorchPetsEngine, layers: BaseLayers, profile: PetsProfile, seconds: float
 ) -> list[StreamTiming]:
-    """Batches of tasks of all kinds, as far as the profile reaches, on every number of streams."""
+    """Run batches of tasks of all kinds, as far as the profile reaches, on every number of streams."""
     kinds = tuple(profile.terms_ms)
     tables = profile.tables()
     cases = [

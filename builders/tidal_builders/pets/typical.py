@@ -1,4 +1,4 @@
-"""A task of every kind in the published settings (PetS Table 4), with random values: to verify and to profile with."""
+"""A task of every kind in the published settings (PetS Table 4) with random values, for verification and profiling."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from tidal.pets.terms import (
 
 TYPICAL_KINDS = ("adapter", "bitfit", "diff_pruning", "lora", "maskbert")
 _DENSE_KINDS = ("adapter", "bitfit", "lora")
-# Published settings: width of a bottleneck, rank (Hu et al.), shares of a matrix that differ and that are masked out.
+# Published settings: width of a bottleneck, rank (Hu et al.), shares of a matrix that differ and that are masked.
 _BOTTLENECK, _RANK = 64, 8
 _DIFFERENT, _MASKED = 0.005, 0.05
-# Where LoRA stands: the attention's query and value.
+# Layers that LoRA changes: the attention's query and value.
 _LOW_RANK = ("query", "value", "q_lin", "v_lin")
 _CLASSES = 3
-# Values are about a tenth of the weights that they change.
+# Standard deviation of the drawn values as a share of that of the weights that they change.
 _SHARE = 0.1
 
 
 def typical_task(kind: str, base: BaseLayers, seed: int = 0, *, whole: Collection[str] = ()) -> TaskTerms:
-    """A random task.
+    """Make a random task.
 
     Args:
-        kind: one of `TYPICAL_KINDS`.
-        base: what it is made for.
-        seed: equal seeds give equal tasks.
-        whole: linear layers that it brings a whole weight matrix for, whatever its kind.
+        kind: Kind of the task, one of `TYPICAL_KINDS`.
+        base: Layers of the base that it is made for.
+        seed: Seed; equal seeds give equal tasks.
+        whole: Paths of linear layers for which the task has a whole weight matrix, whatever its kind.
     """
     draw = _Draw(kind, seed)
     linear = {path: terms for path, layer in base.linear.items() if (terms := draw.linear(path, layer)) is not None}
@@ -62,7 +62,11 @@ def typical_task(kind: str, base: BaseLayers, seed: int = 0, *, whole: Collectio
 
 
 def served_kinds(engine: PetsEngineKind) -> tuple[str, ...]:
-    """The typical kinds that an engine can serve."""
+    """The typical kinds that an engine can serve.
+
+    Args:
+        engine: Name of the engine.
+    """
     return TYPICAL_KINDS if ENGINES[engine].sparse else _DENSE_KINDS
 
 

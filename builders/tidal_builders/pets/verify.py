@@ -1,4 +1,4 @@
-"""How far the engine is from the source model, for the base alone and for a typical task of every kind at once."""
+"""Compares the engine with the source model, for the base alone and for a typical task of every kind at once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,20 @@ from tidal_builders.pets.typical import typical_task
 from tidal_builders.samples import Row, batches, draw_samples, longest, pad
 from tidal_builders.tolerances import LEAST_AGREEMENT
 
-# Queries of each: the base, and every kind.
+# Number of queries for the base and for every kind.
 _QUERIES: dict[PetsPrecision, int] = {"fp32": 10, "bf16": 170}
 _LARGEST_BATCH = 16
 
 
 class PetsVerification(BaseModel):
-    """How far the engine is off; `errors` by kind, the base's own under "base"."""
+    """Errors of the engine.
+
+    Attributes:
+        verification: Figures that are published in the manifest.
+        errors: Largest error of the pooled vector by kind, the base's own under "base".
+        least: Share of the samples that must keep their label.
+        received: Error of attention_received as a share of a query's largest value.
+    """
 
     verification: Verification
     errors: dict[str, float]
@@ -36,7 +43,7 @@ class PetsVerification(BaseModel):
 
     @property
     def misses(self) -> tuple[str, ...]:
-        """What keeps the base from being published, a clause each."""
+        """Why the base cannot be published, one clause per reason."""
         found = self.verification
         said = [
             f"'{name}': largest error of the pooled vector {error:.3g} exceeds the tolerance {found.tolerance:g}"
@@ -47,13 +54,13 @@ class PetsVerification(BaseModel):
             limit = f"{found.tolerance:g} is accepted"
             said.append(f"attention_received is off by {self.received:.3g} of its largest value, {limit}")
         if found.argmax_agreement < self.least:
-            said.append(f"{found.argmax_agreement:.2%} of the samples keep their label, {self.least:.2%} must")
+            said.append(f"{found.argmax_agreement:.2%} of the samples keep their label; required is {self.least:.2%}")
         return tuple(said)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A query, whose it is, and the source model's pooled vector [width]."""
+    """A query, its task's kind or "base", and the source model's pooled vector [width] and attention received."""
 
     variant: str
     row: Row
@@ -77,16 +84,16 @@ def verify(
     """Run queries of all kinds in mixed batches, and each alone on its own merged source model.
 
     Args:
-        engine: of the exported base.
-        source: the base.
-        layers: the base's.
-        texts: to make queries of.
-        kinds: of tasks.
-        max_length: of the longest query in tokens.
-        precision: that the engine was opened at.
-        tolerance: largest accepted difference.
-        attention: whether the engine gives the attention that tokens receive, which then is held to the source too.
-        progress: told the share that is done.
+        engine: Engine of the exported base.
+        source: Source model of the base.
+        layers: Layers of the base.
+        texts: Texts that queries are made of.
+        kinds: Kinds of task to verify.
+        max_length: Longest query in tokens.
+        precision: Precision that the engine was opened with.
+        tolerance: Largest accepted difference.
+        attention: Whether the engine returns the attention that tokens receive, which is then compared too.
+        progress: Called with the share that is done.
     """
     whole = {name.rpartition(".")[0] for name in source.zeroed}
     tasks = {kind: typical_task(kind, layers, whole=sorted(whole)) for kind in kinds}
@@ -108,7 +115,7 @@ def verify(
         ways = run_every_way(engine, of, batch["input_ids"], lengths, batch.get("token_type_ids"))
         for sample, *vectors in zip(chosen, *ways, strict=True):
             error = float(np.abs(np.stack(vectors) - sample.pooled).max())
-            # A value that is not a number is no small error.
+            # NaN is not a small error.
             errors[sample.variant] = float("inf") if np.isnan(error) else max(errors[sample.variant], error)
             head = tasks.get(sample.variant, tasks[kinds[0]]).head
             labels = {int((head.weight @ each + head.bias).argmax()) for each in (*vectors, sample.pooled)}
@@ -165,13 +172,13 @@ def _ask_source(
 
 
 def attentive(model: Any) -> Any:
-    """A copy of an encoder that computes attention step by step, the only way that shows the attention weights."""
+    """A copy of an encoder that computes attention explicitly, the only way that returns the attention weights."""
     eager = copy.deepcopy(model)
     eager.set_attn_implementation("eager")
     return eager
 
 
 def attention_received(found: Any) -> FloatArray:
-    """The attention that each token of one query without padding received, [length], of what `attentive` gives."""
+    """The attention that each token of one query without padding receives, [length], from outputs of `attentive`."""
     received: FloatArray = torch.stack(found.attentions).sum(dim=(0, 1, 2, 3)).numpy()
     return received

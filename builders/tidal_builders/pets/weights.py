@@ -1,4 +1,4 @@
-"""An encoder as plain weights and a description of what is computed from them, for an engine without a graph."""
+"""An encoder as plain weights and a description of their computation, for engines without a graph."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tidal_builders.pets.encoder import Encoder
 
 
 def weights_of(encoder: Encoder, digest: str) -> tuple[dict[str, FloatArray], Description]:
-    """An encoder's weights by name, and what is where in them.
+    """The weights of an encoder by name, and their description.
 
     Args:
-        encoder: its weights.
-        digest: of all its weights, by which tasks name it.
+        encoder: Weights of the encoder.
+        digest: Digest of all weights, by which tasks name the encoder.
     """
     weights = {"words": encoder.words, "positions": encoder.positions}
     if encoder.types is not None:

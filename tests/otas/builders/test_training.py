@@ -32,8 +32,7 @@ QUICK = Settings(epochs=3, batch=64, rate=0.01)
 
 
 def digits(count: int, labels: tuple[str, ...] = tuple("0123456789")) -> LabelledImages:
-    """Scans of hand-written digits, 8 pixels high and wide; told apart by their last few classes where those are
-    fewer."""
+    """Scans of hand-written digits, 8 pixels high and wide, with as many classes as labels."""
     found = load_digits()
     images = []
     for image in found.images[:count]:

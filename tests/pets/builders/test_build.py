@@ -157,7 +157,7 @@ def test_reduced_precision_is_held_to_a_thousand_labels(build: Callable[..., Pet
     assert 1e-5 < found.max_abs_error < found.tolerance == 0.1
     fewer = found.model_copy(update={"argmax_agreement": 0.998})
     missed = PetsVerification(verification=fewer, errors={}, least=0.999).misses
-    assert missed == ("99.80% of the samples keep their label, 99.90% must",)
+    assert missed == ("99.80% of the samples keep their label; required is 99.90%",)
     assert PetsVerification(verification=fewer, errors={}, least=0.998).misses == ()
 
 

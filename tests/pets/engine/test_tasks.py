@@ -53,13 +53,13 @@ def zeros(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     [
         (TaskTerms(head(), {QUERY + "y": LinearTerms()}), f"no linear layer '{QUERY}y': did you mean '{QUERY}'"),
         (TaskTerms(head(), {}, {"pooler.dense": NormTerms(zeros(36), zeros(36))}), "no normalisation 'pooler.dense'"),
-        (TaskTerms(head(width=35)), "head weight is float32 (2, 35), the base takes float32 (2, 36)"),
-        (TaskTerms(head(classes=3)), "head weight is float32 (3, 36), the base takes float32 (2, 36)"),
-        (at_query(bias=zeros(35)), f"bias at '{QUERY}' is float32 (35,), the base takes float32 (36,)"),
+        (TaskTerms(head(width=35)), "head weight is float32 (2, 35); the base accepts float32 (2, 36)"),
+        (TaskTerms(head(classes=3)), "head weight is float32 (3, 36); the base accepts float32 (2, 36)"),
+        (at_query(bias=zeros(35)), f"bias at '{QUERY}' is float32 (35,); the base accepts float32 (36,)"),
         (at_query(bias=np.zeros(36)), "is float64 (36,)"),
         (at_query(delta=sparse(columns=[36])), "a column of the sparse difference at"),
-        (at_query(delta=sparse(starts=[0] + [2] * 36)), "do not rise from 0 to its 1 values"),
-        (at_query(delta=sparse(starts=[0, 1, 0] + [1] * 34)), "do not rise from 0"),
+        (at_query(delta=sparse(starts=[0] + [2] * 36)), "must ascend from 0 to 1, the number of its values"),
+        (at_query(delta=sparse(starts=[0, 1, 0] + [1] * 34)), "must ascend from 0"),
         (at_query(delta=sparse(starts=[0, 1])), "have shapes (2,) and (1,)"),
         (at_query(delta=sparse(columns=[1, 2])), "have shapes (37,) and (2,)"),
         (at_query(delta=SparseDelta(np.zeros(37, np.int64), np.zeros(0, np.uint16), zeros(0))), "int64"),  # type: ignore[arg-type]
@@ -214,7 +214,7 @@ def test_unreadable_files_are_refused(exported: Callable[[str], Exported], tmp_p
         open_openvino_engine(tmp_path, threads=1)
     (tmp_path / "encoder.json").write_bytes((exported("bert").folder / "encoder.json").read_bytes())
     (tmp_path / "encoder.xml").write_text("<net")
-    with pytest.raises(InvalidArgument, match="is no readable graph"):
+    with pytest.raises(InvalidArgument, match="is not a readable graph"):
         open_openvino_engine(tmp_path, threads=1)
 
 

@@ -209,7 +209,7 @@ def test_unreadable_files_and_a_missing_gpu_are_named(exported: Export, tmp_path
     with pytest.raises(InvalidArgument, match=r"encoder\.safetensors cannot be read: No such file"):
         open_torch_engine(tmp_path, threads=1)
     (tmp_path / "encoder.safetensors").write_bytes((base.folder / "encoder.safetensors").read_bytes())
-    with pytest.raises(InvalidArgument, match="holds no encoder for torch"):
+    with pytest.raises(InvalidArgument, match="has no encoder for torch"):
         open_torch_engine(tmp_path, threads=1)
     if not torch.cuda.is_available():
         with pytest.raises(Unsupported, match="finds no GPU here"):

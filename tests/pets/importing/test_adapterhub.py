@@ -181,7 +181,7 @@ def test_distilbert_and_its_own_head(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"original_ln_before": True}, "original_ln_before is True (as in Pfeiffer's seq_bn): the adapter does not"),
+        ({"original_ln_before": True}, "original_ln_before is True (as in Pfeiffer's seq_bn): the adapter is not"),
         ("pfeiffer", "original_ln_before is True"),
         ({"is_parallel": True}, "is_parallel is True"),
         ({"use_gating": True}, "use_gating is True"),
@@ -192,7 +192,7 @@ def test_distilbert_and_its_own_head(tmp_path: Path) -> None:
         ({"non_linearity": "leakyrelu"}, "non_linearity is leakyrelu; accepted: relu, gelu"),
         ({"residual_before_ln": "post_add"}, "residual_before_ln is post_add"),
         ({"architecture": "lora"}, "architecture is lora; accepted are bottleneck adapters"),
-        ("prefix_tuning", "describes no bottleneck adapter: config is prefix_tuning"),
+        ("prefix_tuning", "does not describe a bottleneck adapter: config is prefix_tuning"),
     ],
 )
 def test_refuses_adapters_of_other_forms(base: ImportBase, tmp_path: Path, config: object, reason: str) -> None:
@@ -205,7 +205,7 @@ def test_refuses_adapters_of_other_forms(base: ImportBase, tmp_path: Path, confi
     ("head", "reason"),
     [
         ({"head_type": "tagging"}, "the head's type is tagging; accepted is classification"),
-        ({"layers": 1}, "the head is not the one that head_config.json describes"),
+        ({"layers": 1}, "the head differs from head_config.json"),
         ({"activation_function": "relu"}, "the head has 2 layers, use_pooler False and relu; accepted are"),
         ({"use_pooler": True}, "the head has 2 layers, use_pooler True"),
     ],
@@ -249,10 +249,13 @@ class TestTensors:
 
     def test_of_a_layer_that_is_not_there(self, base: ImportBase, tmp_path: Path) -> None:
         name = "bert__encoder__layer__7__output__adapters__mood__adapter_up__bias"
-        assert "is no bottleneck after a layer of the base" in self.refused(base, tmp_path, **{name: torch.ones(32)})
+        assert (
+            "is not a bottleneck after a layer of the base; accepted are Houlsby adapters of this "
+            "base" in self.refused(base, tmp_path, **{name: torch.ones(32)})
+        )
 
     def test_of_something_else(self, base: ImportBase, tmp_path: Path) -> None:
-        assert "'prompt' is no bottleneck" in self.refused(base, tmp_path, prompt=torch.ones(3))
+        assert "'prompt' is not a bottleneck" in self.refused(base, tmp_path, prompt=torch.ones(3))
 
     def test_that_are_pickled_are_not_read(self, base: ImportBase, tmp_path: Path) -> None:
         save(tmp_path)
@@ -263,5 +266,5 @@ class TestTensors:
 
     def test_without_a_head(self, base: ImportBase, tmp_path: Path) -> None:
         (save(tmp_path) / "head_config.json").unlink()
-        with pytest.raises(TidalError, match=r"holds no head; save it with `save_adapter"):
+        with pytest.raises(TidalError, match=r"has no head; save it with `save_adapter"):
             import_task(tmp_path, base, ImportOptions())

@@ -92,10 +92,10 @@ def test_a_sparse_difference_has_the_largest_of_the_whole_model(
     assert found.provenance.notes[0].startswith(f"kept the {len(kept)} largest of {total} weight differences (90.00%")
 
 
-def test_changed_embeddings_are_told(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+def test_changed_embeddings_are_noted(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     tuned(base_folder, tmp_path, lambda _name: True)
     notes = import_task(tmp_path, base, ImportOptions()).provenance.notes
-    assert notes[0].startswith("not carried, for a task cannot change it: embeddings.")
+    assert notes[0].startswith("not carried, because a task cannot change it: embeddings.")
     assert "embeddings.word_embeddings.weight" in notes[0]
 
 
@@ -129,7 +129,7 @@ def test_masks_are_kept_whole_whatever_the_sparsity(base_folder: Path, base: Imp
     model.save_pretrained(tmp_path)
     found = import_task(tmp_path, base, ImportOptions(sparsity=0.995))
     assert (found.kind, found.lossless) == ("maskbert", True)
-    assert "a mask, which is kept whole" in found.provenance.notes[0]
+    assert "a mask, which is stored completely" in found.provenance.notes[0]
     np.testing.assert_allclose(answer(base_folder, found.terms, base.layers), logits(model), atol=1e-5)
 
 
@@ -171,7 +171,9 @@ def test_checkpoints_of_other_tasks_are_refused(
 class TestRefusing:
     def test_another_encoder(self, base: ImportBase, tmp_path: Path) -> None:
         make_tiny_classifier(tmp_path, hidden=64)
-        with pytest.raises(InvalidArgument, match=r"is no fine-tuned version of this base: layer '.*' is \(64, 64\)"):
+        with pytest.raises(
+            InvalidArgument, match=r"is not a fine-tuned version of this base: layer '.*' is \(64, " r"64\)"
+        ):
             import_task(tmp_path, base, ImportOptions())
 
     def test_another_depth(self, base: ImportBase, tmp_path: Path) -> None:
@@ -223,5 +225,5 @@ class TestTwoLayerHead:
     def test_needs_a_pooler_in_the_base(self, tmp_path: Path) -> None:
         base = ImportBase(*base_layers(read_encoder(RobertaModel(self.CONFIG, add_pooling_layer=False))))
         RobertaForSequenceClassification(self.CONFIG).save_pretrained(tmp_path)
-        with pytest.raises(Unsupported, match="a head of two layers, and the base no pooler"):
+        with pytest.raises(Unsupported, match="a head of two layers; the base has no pooler"):
             import_task(tmp_path, base, ImportOptions())

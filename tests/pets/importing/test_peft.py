@@ -98,7 +98,7 @@ def test_ranks_and_scales_follow_the_patterns(base_folder: Path, base: ImportBas
 def test_labels_are_those_wanted(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     saved(base_folder, tmp_path)
     assert import_task(tmp_path, base, ImportOptions(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
-    with pytest.raises(InvalidArgument, match="the head has 3 classes, labels are 2: a, b"):
+    with pytest.raises(InvalidArgument, match="the head has 3 classes, received 2 labels: a, b"):
         import_task(tmp_path, base, ImportOptions(labels=("a", "b")))
     (tmp_path / "config.json").write_text('{"id2label": {"0": "x", "2": "z", "1": "y"}}')
     assert import_task(tmp_path, base, NO_OPTIONS).terms.head.labels == ("x", "y", "z")
@@ -120,7 +120,7 @@ def test_labels_that_nobody_names_have_to_be_given(base_folder: Path, base: Impo
     assert found.provenance.notes[1] == "labels are those of its base's config.json: negative, neutral, positive"
     headless = ImportBase(base.layers, base.info, base.name)
     edit(tmp_path, base_model_name_or_path="some/base")
-    with pytest.raises(InvalidArgument, match=r"names none of the 3 classes of its head.* by --labels A,B,\.\.\."):
+    with pytest.raises(InvalidArgument, match=r"does not name the 3 classes of its head.* by --labels A,B,\.\.\."):
         import_task(tmp_path, headless, NO_OPTIONS)
     assert import_task(tmp_path, headless, ImportOptions(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
 
@@ -232,7 +232,7 @@ class TestTensors:
 
     def test_without_a_classifier(self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
         left = {name: value for name, value in tensors.items() if "classifier" not in name}
-        assert "it holds no classifier of one linear layer" in self.refused(base, tmp_path, left)
+        assert "it has no classifier of one linear layer" in self.refused(base, tmp_path, left)
 
     def test_of_layers_that_are_not_there(
         self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
@@ -261,7 +261,7 @@ class TestTensors:
 
 
 def test_a_folder_of_something_else_names_what_is_accepted(base: ImportBase, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="nothing that a task can be made of"):
+    with pytest.raises(InvalidArgument, match="cannot be imported as a task"):
         import_task(tmp_path, base, NO_OPTIONS)
     with pytest.raises(InvalidArgument, match="is not a folder"):
         import_task(tmp_path / "absent", base, NO_OPTIONS)

@@ -133,12 +133,12 @@ class TestKinds:
         assert not [name for name in stored("maskbert")[1] if name.endswith("differences")]
 
     def test_a_mask_cannot_hold_another_difference(self) -> None:
-        with pytest.raises(InvalidArgument, match="the kind diff_pruning holds any difference"):
+        with pytest.raises(InvalidArgument, match="the kind diff_pruning, which accepts any difference"):
             write_terms(find_kind("maskbert"), random_task("diff_pruning", BASE), BASE, Storage())
 
     @pytest.mark.parametrize("kind", ["bitfit", "maskbert", "diff_pruning", "adapter"])
     def test_refuses_terms_that_it_does_not_have(self, kind: str) -> None:
-        with pytest.raises(InvalidArgument, match=f"has a LowRankDelta, which the kind {kind} has not"):
+        with pytest.raises(InvalidArgument, match=f"has a LowRankDelta, which the kind {kind} cannot store"):
             write_terms(find_kind(kind), random_task("lora", BASE), BASE, Storage())
 
     def test_values_beyond_float16_are_named(self) -> None:
@@ -151,7 +151,7 @@ class TestKinds:
         _, tensors = stored("adapter")
         for part in ("down", "down_bias", "up", "up_bias", "activation"):
             tensors[f"{QUERY}/{part}"] = tensors.pop(f"{OUTPUT}/{part}")
-        with pytest.raises(InvalidArgument, match=f"'{QUERY}/down' is no adapter's place"):
+        with pytest.raises(InvalidArgument, match=f"'{QUERY}/down' is at a layer that accepts no adapter"):
             read("adapter", tensors)
 
     def test_an_activation_is_one_of_three(self) -> None:

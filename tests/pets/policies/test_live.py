@@ -62,7 +62,7 @@ class TestBatches:
         scheduler.finished()
         assert (len(scheduler), scheduler.can_start, scheduler.next_batch(1.0)) == (0, False, None)
 
-    def test_it_batches_as_it_is_told(self) -> None:
+    def test_it_batches_as_configured(self) -> None:
         tables = make_profile(lambda length, n: 10.0, {"a": lambda length, n: 1.0 * n**2}).tables()
         queries = [query(5) for _ in range(4)]
         assert len(drain(submitted(tables, *queries, batching=beta_only))) == 4
@@ -81,7 +81,7 @@ class TestBatches:
                 scheduler.submit(query(length))
         assert len(scheduler) == 0
 
-    def test_what_was_put_back_runs_later(self) -> None:
+    def test_a_requeued_batch_runs_later(self) -> None:
         scheduler = submitted(ALL_GAIN, query(5), query(6))
         batch = start(scheduler)
         scheduler.requeue(batch)
@@ -208,7 +208,7 @@ class TestDeadlines:
         assert start(scheduler, 0.02).queries == [fine]
         assert scheduler.expired(0.02) == [late]
 
-    def test_one_in_a_hurry_is_not_lost_because_its_batch_is_slow(self) -> None:
+    def test_an_urgent_query_is_not_lost_because_its_batch_is_slow(self) -> None:
         # The long ones together take 60 ms, too much for the one that has 28; alone it takes 25.
         tables = make_profile(lambda length, n: 5 if length <= 10 else 20 + 5 * n, {"a": lambda *_: 0.0}, longest=40)
         crowd, long, tight = [query(10) for _ in range(5)], [query(40) for _ in range(7)], query(40, deadline=0.028)

@@ -131,7 +131,7 @@ class TestChoice:
         assert self.chosen(1600, 160, rule=MergeRule(2, 0.05, 0.02)) == "AB"
         assert self.chosen(1600, 160, rule=MergeRule(1, 0.05, 0.02)) == "A"
 
-    def test_it_settles(self) -> None:
+    def test_it_is_stable(self) -> None:
         """Fed its own choice at a constant load, it does not change its mind."""
         for rates in ((150, 150, 150), (900, 880, 860), (400, 10, 10), (1600, 100, 100)):
             chosen = self.chosen(*rates)

@@ -43,7 +43,7 @@ def test_what_costs_no_query_costs_nothing() -> None:
     assert (PROFILE.tables().terms[:, :, 0] == 0).all()
 
 
-def test_a_kind_that_was_not_measured_counts_as_the_dearest() -> None:
+def test_a_kind_that_was_not_measured_costs_as_much_as_the_most_expensive() -> None:
     tables = make_profile(lambda length, n: 9.0, {"a": lambda length, n: float(n), "b": lambda length, n: 5.0}).tables()
     assert [tables.kind(name) for name in ("a", "b", "new")] == [0, 1, 2]
     assert tables.terms[2, 4].tolist()[:-1] == pytest.approx([0, *[max(n, 5) / 1e3 for n in range(1, 17)]])
@@ -70,7 +70,7 @@ def test_noise_leaves_no_holes_in_what_memory_allows() -> None:
 
 
 def test_a_limit_that_allows_nothing_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="9 bytes of memory allow no batch; a single short query takes 10"):
+    with pytest.raises(InvalidArgument, match="9 bytes of memory permit no batch; a single short query takes 10"):
         PROFILE.tables(memory_bytes=9)
     with pytest.raises(InvalidArgument, match="max_batch is 0; accepted is 1 or more"):
         PROFILE.tables(max_batch=0)

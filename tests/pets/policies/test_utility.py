@@ -56,7 +56,7 @@ _QUERIES = st.lists(
 class TestBest:
     @given(_QUERIES)
     @settings(max_examples=200)
-    def test_it_may_be_is_in_time_and_earns_more_than_the_dearest_alone(self, drawn: list[tuple]) -> None:
+    def test_it_is_in_time_and_earns_more_than_the_best_single_query(self, drawn: list[tuple]) -> None:
         alone = [TABLES.alone_s(TABLES.kind(task[0]), length) for length, _, _, task in drawn]
         waiting = [
             PetsQuery(task, task[0], length, -0.05, None if room is None else room + takes, utility)
@@ -75,7 +75,7 @@ class TestBest:
         earned = sum(each.utility for each in batch.queries) - price * batch.seconds
         assert earned >= best_single.utility - price * seconds(best_single) - 1e-9
 
-    def test_short_ones_of_equal_worth_first(self) -> None:
+    def test_short_ones_of_equal_utility_first(self) -> None:
         long, short = query(16), query(1)
         assert UtilitySelector(TABLES).best_batch([long, short], 0.0).queries[0] is short
 
@@ -84,7 +84,7 @@ class TestBest:
         others = [query(utility=2.0, task=f"a{number}") for number in range(3)]
         assert UtilitySelector(TABLES).best_batch([*others, dear], 0.0).queries == [dear]
 
-    def test_what_is_worth_nothing_runs_where_there_is_nothing_else(self) -> None:
+    def test_a_query_without_utility_runs_where_there_is_no_other(self) -> None:
         assert len(UtilitySelector(TABLES).best_batch([query(utility=0.0) for _ in range(5)], 0.0).queries) == 5
 
 
@@ -102,7 +102,7 @@ class TestPrice:
     def test_of_nothing_that_came_is_nothing(self) -> None:
         assert UtilitySelector(TABLES).price(1.0) == 0.0
 
-    def test_keeps_out_what_is_worth_less(self) -> None:
+    def test_keeps_out_lower_utility(self) -> None:
         selector = UtilitySelector(TABLES)
         cheap, dear = query(utility=0.1), [query(utility=5.0) for _ in range(3)]
         for each in (cheap, *dear):
@@ -128,7 +128,7 @@ class TestScheduler:
         queries = [query(length, utility=length) for length in (1, 1, 1, 16, 16)]
         assert self.started(queries, by_utility=True) == self.started(queries, by_utility=False) == set(queries[:3])
 
-    def test_without_it_the_dearest_run(self) -> None:
+    def test_with_utility_the_queries_of_highest_utility_run(self) -> None:
         late = seconds(*(query(16) for _ in range(2))) + 1e-4
         queries = [query(length, late, utility=length**2) for length in (1, 1, 1, 16, 16)]
         assert self.started(queries, by_utility=False).isdisjoint(queries[3:])
@@ -146,7 +146,7 @@ class TestScheduler:
         assert set(scheduler.expired(batch.seconds)) == {queries[0], queries[3]}
 
     def test_a_query_without_a_deadline_does_not_wait_for_ever_for_dearer_ones(self) -> None:
-        """A stream that nobody could serve in time, each worth a thousand times as much."""
+        """A stream that nobody could serve in time, each of a thousand times the utility."""
         modest = PetsQuery("m", "a", 16, 0.0, None, 0.001)
         scheduler = self.scheduler([modest], by_utility=True)
         now, batches = 0.0, 0

@@ -110,7 +110,7 @@ def vector(length: int, classes: int) -> FloatArray:
 
 @dataclass
 class Tasks:
-    """A folder of tasks, told apart by their number of classes."""
+    """A folder of tasks, distinguished by their number of classes."""
 
     folder: Path
     terms: dict[str, TaskTerms] = field(default_factory=dict)

@@ -207,13 +207,13 @@ class TestRefusing:
         good = checkpoint.NormTerms
         monkeypatch.setattr(checkpoint, "NormTerms", lambda weight, bias: good(weight, bias + 0.3))
         said = self.refused(repository, sources["bitfit"].folder)
-        assert "the stored task does not answer as the checkpoint: " in said
-        assert "nothing was added (--force adds it all the same)" in said
+        assert "the stored task answers differently from the checkpoint: " in said
+        assert "nothing was added (--force adds it anyway)" in said
         assert add(repository, "base", sources["bitfit"].folder, "mood", "--force").exit_code == 0
         notes = load_task(
             tasks_folder(repository / "base"), "mood", load_base_layers(repository / "base/1")
         ).info.provenance.notes
-        assert "added by --force: the stored task does not answer as the checkpoint" in notes[-1]
+        assert "added by --force: the stored task answers differently from the checkpoint" in notes[-1]
 
     def test_a_refused_replacement_leaves_the_task_that_was_there(
         self, repository: Path, sources: dict[str, Source], monkeypatch: pytest.MonkeyPatch
@@ -238,7 +238,7 @@ class TestRefusing:
         model.save_pretrained(changed)
         found = add(repository, "base", changed, "mood")
         assert found.exit_code == 0, found.output
-        assert "not carried, for a task cannot change it: embeddings.word_embeddings.weight" in found.stdout
+        assert "not carried, because a task cannot change it: embeddings.word_embeddings.weight" in found.stdout
 
     @pytest.mark.parametrize("named", ["weights", "name", "nothing"])
     def test_a_lora_of_another_base(self, repository: Path, base: Base, tmp_path: Path, named: str) -> None:
@@ -256,7 +256,7 @@ class TestRefusing:
             "name": "was trained on 'some/encoder', which is not on this machine; this model was built from",
             "nothing": "names no base",
         }[named] in said
-        assert "by --base-model FOLDER, or add it without the comparison by --force" in said
+        assert "with --base-model FOLDER, or add it without the comparison with --force" in said
         said = self.refused(repository, tmp_path / "lora", *labels, "--base-model", other)
         assert "is not the base that the model was built from: its weights differ" in said
         assert add(repository, "base", tmp_path / "lora", "mood", *labels, "--base-model", base.source).exit_code == 0

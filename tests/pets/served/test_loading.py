@@ -29,9 +29,9 @@ def start(model: Path, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> 
     ("parameters", "said"),
     [
         ({"batching": "fixed"}, "batching fixed without fixed_size"),
-        ({"fixed_size": 8}, "batching joint and fixed_size, which goes with fixed only"),
-        ({"spread_tokens": 4}, "batching joint and spread_tokens, which goes with by_spread only"),
-        ({"batch_memory_mb": 1e-6}, "bytes of memory allow no batch"),
+        ({"fixed_size": 8}, "batching joint and fixed_size, which is only accepted with batching fixed"),
+        ({"spread_tokens": 4}, "batching joint and spread_tokens, which is only accepted with batching by_spread"),
+        ({"batch_memory_mb": 1e-6}, "bytes of memory permit no batch"),
     ],
 )
 def test_parameters_that_do_not_go_together(base: Base, parameters: dict[str, Any], said: str) -> None:
@@ -84,7 +84,9 @@ def test_a_plan_has_no_merged_copies(base: Base, tmp_path: Path) -> None:
     base.copy(tmp_path, "base")
     file = tmp_path / "base/1/manifest.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "engine": "tensorrt"}))
-    with pytest.raises(InvalidArgument, match="has merged_copies, which go with engine openvino or torch only"):
+    with pytest.raises(
+        InvalidArgument, match="has merged_copies, which are only accepted with engine openvino or torch"
+    ):
         start(tmp_path / "base", merged_copies=1)
 
 

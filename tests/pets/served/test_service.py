@@ -125,7 +125,7 @@ class TestRequests:
             assert run.engine.batches == [[3]]
             assert run.metric("refused_queries_total") == bad.rows
 
-    def test_a_deadline_that_passed_in_the_queue_is_told_and_the_query_not_run(self, tmp_path: Path) -> None:
+    def test_a_deadline_that_passed_in_the_queue_is_reported_and_the_query_not_run(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
             gate = Gate()
@@ -143,7 +143,7 @@ class TestRequests:
             assert run.metric("refused_queries_total", reason="deadline") == 1
 
     @pytest.mark.parametrize("by_utility", [False, True])
-    def test_where_not_all_can_be_in_time_the_dearest_run(self, tmp_path: Path, by_utility: bool) -> None:
+    def test_where_not_all_can_be_in_time_the_highest_utility_runs(self, tmp_path: Path, by_utility: bool) -> None:
         # A pass takes ten seconds by the profile, whatever it holds: there is time for one.
         with running(tmp_path, milliseconds=10_000, by_utility=by_utility) as run:
             run.tasks.add("t", 2)
@@ -266,7 +266,7 @@ class TestTasks:
             assert run.metric("task_evictions_total") >= 4
             assert run.metric("task_bytes") <= run.metric("task_budget_bytes") == size
 
-    def test_a_task_that_cannot_be_loaded_is_told_to_all_who_wait(self, tmp_path: Path) -> None:
+    def test_a_task_that_cannot_be_loaded_fails_all_waiting_requests(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 3)
             file = run.tasks.folder / "t" / "task.safetensors"
@@ -397,7 +397,7 @@ class TestCopies:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("tidal.pets.copies._CHOOSE_S", 0.05)
-        # Every task that anything comes for is worth a copy.
+        # Every task with arrivals gets a copy.
         monkeypatch.setattr(
             "tidal.pets.copies.choose_copies",
             lambda loads, *_: frozenset(load.task for load in loads if load.task == "t"),

@@ -145,7 +145,9 @@ class TestRefusing:
         assert re.search(r"accuracy on 200 queries is .*accepted is a loss of up to 2\.00%", said)
         assert "a lower --sparsity keeps more of the checkpoint, without --sparsity it is chosen" in said
         said = refused(repository, add(repository, tuned, "refused", "--sparsity", "0.995"))
-        assert re.search(r"agreement with the checkpoint on 128 made texts is .*; accepted is 95\.0% and more", said)
+        assert re.search(
+            r"agreement with the checkpoint on 128 generated texts is .*; accepted is 95\.0% and " r"more", said
+        )
 
     def test_is_overruled_by_force_or_another_bound(self, repository: Path, tuned: Tuned) -> None:
         options = ("--sparsity", "0.995", "--json")
@@ -160,7 +162,9 @@ class TestRefusing:
         said = refused(repository, found)
         assert "no sparsity keeps the checkpoint's answers: agreement is " in said
         assert "% at 0; accepted is 100.0% and more (--min-agreement)" in said
-        assert re.search(r"not carried, for a task cannot change it: embeddings\..*embeddings\.word_embeddings", said)
+        assert re.search(
+            r"not carried, because a task cannot change it: " r"embeddings\..*embeddings\.word_embeddings", said
+        )
         best_step = provenance(add(repository, whole, "best", "--min-agreement", "0.9999", "--force", "--json"))
         steps = steps_of(best_step["notes"], "agreement")
         assert list(steps) == list(LADDER)

@@ -159,7 +159,7 @@ class TestAdd:
     def test_says_what_a_folder_has_to_be(self, repository: Path, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         found = run(repository, "add", "encoder", str(tmp_path / "empty"))
-        assert (found.exit_code, "nothing that a task can be made of" in found.stderr) == (1, True)
+        assert (found.exit_code, "cannot be imported as a task" in found.stderr) == (1, True)
 
     def test_names_the_extra_that_imports(
         self, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -234,7 +234,7 @@ class TestRefusing:
                 {"tensors": {"path": "/etc/passwd", "bytes": 1, "sha256": "0"}},
                 "tensors must be in task.safetensors",
             ),
-            ({"kind": "bitfit"}, "is none that the kind bitfit has for this layer"),
+            ({"kind": "bitfit"}, "is unknown to the kind bitfit at this layer"),
         ],
     )
     def test_a_wrong_task_json(self, tmp_path: Path, changed: dict[str, Any], reason: str) -> None:

@@ -139,7 +139,7 @@ def test_masks_move_away_from_the_smallest_weights(source: Path, trained: dict[s
 
 
 def test_a_label_that_the_task_lacks_is_refused(source: Path) -> None:
-    with pytest.raises(InvalidArgument, match="'so-so' is none of the task's"):
+    with pytest.raises(InvalidArgument, match="'so-so' is not one of the task's"):
         train(source, "bitfit", texts=[("good",)], truth=["so-so"])
     with pytest.raises(InvalidArgument, match="accepted: adapter, bitfit"):
         train(source, "full", texts=[("good",)], truth=["good"])

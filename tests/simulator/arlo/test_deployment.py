@@ -48,7 +48,7 @@ def test_a_replacement_takes_its_time_and_goes_in_small_batches() -> None:
     assert deployment.replaced == 3
 
 
-def test_as_many_at_once_as_the_controller_changes_unless_told_otherwise() -> None:
+def test_as_many_at_once_as_the_controller_changes_by_default() -> None:
     deployment = Deployment(Recorder(), [99, 1])
     deployment.replace(0.0, [50, 50])
     assert sum(deployment.loading) == batch_size(100) == 5

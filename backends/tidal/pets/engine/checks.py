@@ -147,22 +147,24 @@ def _sparse(own: SparseDelta, spec: LinearSpec) -> SparseDelta:
     columns, starts = np.asarray(own.columns), np.asarray(own.starts)
     if starts.shape != (spec.outputs + 1,) or columns.shape != (entries,):
         raise InvalidArgument(
-            f"starts and columns {where} have shapes {starts.shape} and {columns.shape}, the layer and its values take "
+            f"starts and columns {where} have shapes {starts.shape} and {columns.shape}; accepted are "
             f"({spec.outputs + 1},) and ({entries},)"
         )
     if starts.dtype != np.uint32 or columns.dtype != np.uint16:
         raise InvalidArgument(
-            f"starts and columns {where} are {starts.dtype} and {columns.dtype}, not uint32 and uint16"
+            f"starts and columns {where} are {starts.dtype} and {columns.dtype}; accepted are uint32 and uint16"
         )
     if starts[0] != 0 or starts[-1] != entries or np.any(starts[1:] < starts[:-1]):
-        raise InvalidArgument(f"starts {where} do not rise from 0 to its {entries} values")
+        raise InvalidArgument(f"starts {where} must ascend from 0 to {entries}, the number of its values")
     if entries and int(columns.max()) >= spec.inputs:
-        raise InvalidArgument(f"a column {where} is {columns.max()}, the layer has {spec.inputs} inputs")
+        raise InvalidArgument(
+            f"a column {where} is {columns.max()}; accepted are columns below {spec.inputs}, the layer's inputs"
+        )
     return SparseDelta(np.ascontiguousarray(starts), np.ascontiguousarray(columns), values)
 
 
 def _floats(what: str, array: Any, shape: tuple[int, ...]) -> FloatArray:
     array = np.asarray(array)
     if array.shape != shape or array.dtype != np.float32:
-        raise InvalidArgument(f"{what} is {array.dtype} {array.shape}, the base takes float32 {shape}")
+        raise InvalidArgument(f"{what} is {array.dtype} {array.shape}; the base accepts float32 {shape}")
     return np.ascontiguousarray(array)

@@ -13,7 +13,7 @@ from tidal.manifest import Strict
 GRAPH_FILE = "encoder.xml"
 WEIGHTS_FILE = "encoder.safetensors"
 DESCRIPTION_FILE = "encoder.json"
-# The graph's and the model's output.
+# Name of the output of the graph and of the model.
 ATTENTION_RECEIVED = "attention_received"
 
 
@@ -58,7 +58,7 @@ class EncoderForm(Strict):
     epsilon: float = Field(gt=0)
     embedding_norm: str
     blocks: tuple[BlockPaths, ...] = Field(min_length=1)
-    pooler: str | None = Field(description="path of the linear layer on the first token; None: it is pooled as it is")
+    pooler: str | None = Field(description="path of the linear layer on the first token; None: no such layer")
     pooler_activation: Literal["tanh", "relu"] | None
 
 
@@ -66,16 +66,18 @@ class Description(Strict):
     """An encoder. A layer's number is its index in `linear` or `norm`."""
 
     format: Literal[1] = 1
-    digest: str = Field(pattern=r"^[0-9a-f]{64}$", description="of the base's weights: what tasks name as their base")
-    model_type: str = Field(description="as Hugging Face names it, for example 'bert'")
-    width: int = Field(ge=1, description="of the pooled vector")
-    vocabulary: int = Field(ge=1, description="token ids are below it")
-    longest: int = Field(ge=1, description="tokens of the longest row")
-    types: int = Field(ge=0, description="token types that the graph has an input for; 0: none")
+    digest: str = Field(
+        pattern=r"^[0-9a-f]{64}$", description="digest of the base's weights, by which tasks name their base"
+    )
+    model_type: str = Field(description="model type in Hugging Face's configuration, for example 'bert'")
+    width: int = Field(ge=1, description="size of the pooled vector")
+    vocabulary: int = Field(ge=1, description="number of token ids")
+    longest: int = Field(ge=1, description="largest number of tokens of a row")
+    types: int = Field(ge=0, description="number of token types, if the encoder reads them; else 0")
     linear: tuple[LinearSpec, ...]
     norm: tuple[NormSpec, ...]
-    form: EncoderForm | None = Field(None, description="of weights without a graph")
-    attention: bool = Field(False, description="whether the graph gives the attention that tokens receive")
+    form: EncoderForm | None = Field(None, description="form of an encoder without a graph")
+    attention: bool = Field(False, description="whether the graph returns the attention that tokens receive")
 
 
 def read_description(folder: Path) -> Description:

@@ -17,10 +17,10 @@ from tidal.pets.terms import Activation, Bottleneck, LinearLayer, LinearTerms, S
 from tidal.tasks.stored import Storage
 from tidal.tensor_file import Array
 
-# Stored by their place here: never reorder.
+# Stored as indices in this tuple: never reorder.
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "silu")
 assert set(ACTIVATIONS) == set(get_args(Activation))
-# What the layers are called that write into the residual stream: BERT and its kin, DistilBERT.
+# Names of the layers that write into the residual stream: in BERT and RoBERTa, in DistilBERT.
 _ADAPTER_LAYERS = ("output.dense", "attention.out_lin", "ffn.lin2")
 
 
@@ -41,7 +41,7 @@ def _read(tensors: LayerTensors) -> LinearTerms:
 def _bottleneck(tensors: LayerTensors) -> Bottleneck:
     if not accepts_adapter(tensors.path):
         raise tensors.refuse(
-            "down", f"is no adapter's place; accepted are layers ending in {', '.join(_ADAPTER_LAYERS)}"
+            "down", f"is at a layer that accepts no adapter; accepted are layers ending in {', '.join(_ADAPTER_LAYERS)}"
         )
     outputs = tensors.linear.shape[0]
     down = tensors.values("down", (None, outputs), "the bottleneck's width and the layer's outputs")

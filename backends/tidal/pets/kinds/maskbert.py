@@ -29,7 +29,9 @@ def _write(terms: LinearTerms, layer: LinearLayer, storage: Storage) -> dict[str
         return {}
     masked = positions_of(terms.delta, layer.shape[1])
     if not np.array_equal(terms.delta.values, -layer.weight.reshape(-1)[masked]):
-        raise InvalidArgument("has differences that do not make weights 0; the kind diff_pruning holds any difference")
+        raise InvalidArgument(
+            "has differences that do not set weights to 0; use the kind diff_pruning, which accepts any difference"
+        )
     return pack_positions(masked, layer.weight.size)
 
 

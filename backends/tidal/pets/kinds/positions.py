@@ -67,7 +67,7 @@ def read_positions(tensors: LayerTensors) -> Positions:
             raise tensors.refuse(_BITS, f"has bits beyond the {size} weights of its layer")
         return np.flatnonzero(bits)
     gaps = tensors.octets(_GAPS)
-    # Each byte goes on by a place at least: so nothing longer can fit, and sums stay small.
+    # Each byte advances by at least one position: nothing longer can fit, and sums stay small.
     reached = np.cumsum(np.where(gaps == _SKIP, _SKIP, gaps.astype(np.int64) + 1)) if len(gaps) <= size else None
     if reached is None or (len(reached) and reached[-1] > size):
         raise tensors.refuse(_GAPS, f"reaches beyond the {size} weights of its layer")

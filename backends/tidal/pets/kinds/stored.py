@@ -51,7 +51,7 @@ def read_terms(kind: Kind, tensors: Mapping[str, Array], labels: Sequence[str], 
             terms = kind.read(layer_tensors)
             linear[path] = replace(terms, bias=_read_bias(layer_tensors))
         if left := layer_tensors.left():
-            raise layer_tensors.refuse(left[0][:80], f"is none that the kind {kind.name} has for this layer")
+            raise layer_tensors.refuse(left[0][:80], f"is unknown to the kind {kind.name} at this layer")
     return TaskTerms(head, linear, norm)
 
 
@@ -80,7 +80,9 @@ def write_terms(kind: Kind, terms: TaskTerms, base: BaseLayers, storage: Storage
             raise InvalidArgument(f"the base has no linear layer '{path}'")
         for term in (change.delta, change.bottleneck):
             if term is not None and not isinstance(term, kind.term_types):
-                raise InvalidArgument(f"layer '{path}' has a {type(term).__name__}, which the kind {kind.name} has not")
+                raise InvalidArgument(
+                    f"layer '{path}' has a {type(term).__name__}, which the kind {kind.name} cannot store"
+                )
         with _naming(path):
             store(path, kind.write(change, layer, storage))
             if change.bias is not None:

@@ -48,7 +48,7 @@ def build(*, force: bool = False) -> Path:
         flags = (*_COMMON, f"-I{shared_headers()}", "-isystem", str(package / "include"))
         objects = compile_sources(compiler, sources, Path(scratch), flags, {"kernels.cpp": _LEVELS})
         linked = f"{scratch}/{target.name}"
-        # No run path: `native` imports OpenVINO first, and the loader then takes the libraries that are loaded already.
+        # No run path: `native` imports OpenVINO first, and the loader then uses the libraries that are already loaded.
         linking = [f"-L{libraries}", *(f"-l:{path.name}" for path in runtime if path)]
         run_compiler([compiler, "-shared", "-o", linked, *objects, *linking, "-Wl,--no-undefined"])
         Path(linked).replace(target)

@@ -36,7 +36,7 @@ class OpenVinoPetsEngine:
         self._requests: queue.SimpleQueue[ov.InferRequest] = queue.SimpleQueue()
         for _ in range(contexts):
             self._requests.put(compiled.create_infer_request())
-        # Held while handles are read: a task that another thread removes must not vanish in between.
+        # Locked while handles are read: no other thread may remove a task in between.
         self._handles = threading.Lock()
 
     def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> NativeTask:
@@ -93,7 +93,7 @@ class OpenVinoPetsEngine:
             try:
                 inputs["batch"] = np.asarray([batch], np.int32)
                 for name, array in inputs.items():
-                    # OpenVINO reads the array where it lies, and does not keep it alive: `inputs` does.
+                    # OpenVINO reads the array in place, and does not keep it alive: `inputs` does.
                     request.set_tensor(name, ov.Tensor(array, shared_memory=True))
                 request.infer(share_outputs=True)
                 found: list[FloatArray] = [request.get_output_tensor(spec).data.copy() for spec in range(outputs)]
@@ -132,7 +132,7 @@ def open_openvino_engine(
         graph = core().read_model(folder / GRAPH_FILE)
     except RuntimeError as error:
         reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), "unknown")
-        raise InvalidArgument(f"{folder / GRAPH_FILE} is no readable graph: {reason}") from None
+        raise InvalidArgument(f"{folder / GRAPH_FILE} is not a readable graph: {reason}") from None
     if merged is not None:
         merge_into(graph, description, merged)
     compiled = core().compile_model(
@@ -149,7 +149,7 @@ def open_openvino_engine(
     )
     granted = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if granted != _HINTS[precision]:
-        raise Unsupported(f"this processor does not run {precision}: OpenVINO grants {granted} instead")
+        raise Unsupported(f"this processor does not run {precision}: OpenVINO uses {granted} instead; accepted is fp32")
     return OpenVinoPetsEngine(compiled, description, contexts)
 
 

@@ -23,7 +23,7 @@ def merge_into(graph: ov.Model, description: Description, terms: TaskTerms) -> N
     Raises:
         InvalidArgument: The terms do not fit the graph's layers.
     """
-    load_task(terms, description).release()  # holds every array to the layer that it changes
+    load_task(terms, description).release()  # checks every array against the layer that it changes
     constants = {node.get_friendly_name(): node for node in graph.get_ops() if node.get_type_name() == "Constant"}
     changed: dict[str, FloatArray] = {}
 

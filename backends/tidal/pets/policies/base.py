@@ -24,7 +24,7 @@ class PetsQuery:
     length: int  # tokens, special tokens included
     arrival: float
     deadline: float | None = None
-    utility: float = 1.0  # what an answer in time is worth
+    utility: float = 1.0  # of an answer in time
 
 
 @dataclass(eq=False, slots=True)

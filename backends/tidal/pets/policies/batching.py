@@ -185,12 +185,12 @@ def _terms_costs(items: _Items, tables: Tables, most: int) -> FloatTable:
     last = np.zeros((len(position), int(number.max()) + 1), np.intp)  # of each task, up to each item
     last[position, number] = position
     last = np.maximum.accumulate(last, axis=0)
-    # Queries up to each item in a row of the tasks, one after another: differences within a task are what counts.
+    # Queries up to each item, with the tasks one after another: only differences within a task are used.
     order = np.argsort(number, kind="stable")
     until = np.empty(len(position), np.intp)
     until[order] = np.cumsum(items.sizes[order])
     _, lengths, columns = tables.terms.shape
-    # From here on by a batch's last item and the one that it grows by.
+    # From here on, arrays are by a batch's last item and the item that it grows by.
     where = position[:, None], windows(number, most, int(number[0]))
     without = until[last][where] - windows(until, most, int(until[0]))
     row = (items.longest * columns)[last][where] + windows(items.kinds * lengths * columns, most, 0)

@@ -59,11 +59,11 @@ class PetsScheduler:
         self._batching = batching
         self._drain_s = 0.0  # predicted seconds of all waiting queries, when a batch was last chosen
         self._horizon = horizon
-        self._waiting: dict[PetsQuery, float] = {}  # with the last moment at which each can start and keep its deadline
+        self._waiting: dict[PetsQuery, float] = {}  # with the last time at which each can start in time
         self._latest: list[tuple[float, int, PetsQuery]] = []
         self._numbers = count()
         self._expired: list[PetsQuery] = []
-        self._plan: list[PetsBatch] | None = None  # None where it is not that of what waits
+        self._plan: list[PetsBatch] | None = None  # None: the plan is not current
         self._copies: frozenset[str] = frozenset()
         self._running = False
         self._postponed = False  # whether the oldest query was overdue and not in the last batch
@@ -176,7 +176,7 @@ class PetsScheduler:
                 if not all_in_time(plan, now):
                     return None, self._utility.best_batch(self._waiting, now)
             if not unbounded:
-                # All are in time: what is saved now is left for queries that are worth more.
+                # All are in time: time that is saved now is left for queries of higher utility.
                 parts = [in_time(batch, now, self._tables) for batch in plan]
                 position = first_batch(parts, now, cheapest(parts))
                 return position, parts[position]
@@ -186,7 +186,7 @@ class PetsScheduler:
             position = positions[oldest]
             batch = in_time(plan[position], now, self._tables, oldest)
         else:
-            # What would run of each: one that has to start now shall not be lost because its whole batch is too slow.
+            # The part of each that would run: an urgent query must not be lost because its whole batch is too slow.
             parts = [in_time(batch, now, self._tables) for batch in plan]
             position = first_batch(parts, now, positions[oldest])
             batch = parts[position]

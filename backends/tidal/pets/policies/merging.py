@@ -87,7 +87,7 @@ class Arrivals:
 
     def __init__(self, half_life_s: float) -> None:
         self._half_life_s = half_life_s
-        self._found: dict[str, tuple[str, float, float, float]] = {}  # kind, moment, and then: queries, tokens
+        self._found: dict[str, tuple[str, float, float, float]] = {}  # kind, time of the last arrival, queries, tokens
 
     def note(self, task: str, kind: str, length: int, now: float) -> None:
         """Count an arrived query.
@@ -194,12 +194,12 @@ def choose_copies(
             / period
             for position in rest
         }
-        worth = {
+        ratio = {
             position: saved[position] / (rule.leave if loads[position].task in current else rule.enter)
             for position in rest
         }
-        best = max(rest, key=worth.__getitem__)
-        if worth[best] < 1:
+        best = max(rest, key=ratio.__getitem__)
+        if ratio[best] < 1:
             break
         chosen.add(best)
         left -= n[best]

@@ -12,7 +12,7 @@ from tidal.errors import InvalidArgument
 from tidal.pets.profile import FloatTable, Tables
 
 IntArray = npt.NDArray[np.intp]
-# Batches in the order in which they are to run, each the places of its queries in the pool.
+# Batches in the order in which they run, each as the indices of its queries in the pool.
 BatchPlan = list[IntArray]
 
 

@@ -24,7 +24,7 @@ def best_split(costs: FloatTable) -> IntArray:
         Number of items before the end of each group, ascending; the last is the number of items.
     """
     items, most = costs.shape
-    # state[i] stands at most - 1 + i, so that the states a group can follow are one slice, also at the beginning.
+    # state[i] is at most - 1 + i, so that the states a group can follow are one slice, also at the beginning.
     state = np.full(most + items, np.inf)
     state[most - 1] = 0.0
     total = np.empty(most)

@@ -33,7 +33,7 @@ def best_threshold(cases: Sequence[ThresholdCase]) -> float:
     for case in ordered:
         totals.append(totals[-1] + case.below - case.above)
     between = [(a.value + b.value) / 2 for a, b in itertools.pairwise(ordered)]
-    # Equal values cannot be told apart: a threshold between them would not be one.
+    # No threshold can separate equal values.
     positions = [0, *(i for i, (a, b) in enumerate(itertools.pairwise(ordered), 1) if a.value < b.value), len(ordered)]
     thresholds = [0.0, *between, sys.float_info.max]
     return thresholds[min(positions, key=totals.__getitem__)]

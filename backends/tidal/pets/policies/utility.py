@@ -16,12 +16,12 @@ from tidal.pets.policies.base import PetsBatch, PetsQuery
 from tidal.pets.policies.order import NEVER, deadline_of
 from tidal.pets.profile import Tables
 
-# Queries in a batch of which one more shows what a query takes in company, and the least that it takes.
+# Size of the batch from which a query's marginal seconds are taken, and their lower bound.
 _COMPANY = 32
 _LEAST_S = 1e-6
-# Queries that stand for those to come.
+# Number of recent queries that represent future ones.
 _REMEMBERED = 128
-# Queries that are looked at for a batch, and those of them that may be passed over since they do not fit in time.
+# Queries that are considered for a batch, and those of them that may be skipped because they do not fit in time.
 _LOOKED_AT, _PASSED_OVER = 256, 64
 
 
@@ -51,7 +51,7 @@ class UtilitySelector:
         many = np.clip(allowed.sum(axis=1), 1, _COMPANY)  # queries, by length
         lengths = np.arange(len(shared))
         first, last = shared[lengths, 1], shared[lengths, many]
-        with np.errstate(invalid="ignore"):  # lengths that nothing may have
+        with np.errstate(invalid="ignore"):  # lengths that are not permitted
             self._in_company = np.where(many > 1, (last - first) / np.maximum(many - 1, 1), first)
         self._recent: deque[tuple[float, float, float]] = deque(maxlen=_REMEMBERED)
 

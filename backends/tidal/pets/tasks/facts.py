@@ -44,10 +44,10 @@ class TaskFacts:
             (self.adapters, f"adapters (width {_listed(self.widths)})"),
             (self.biases, "biases"),
         ]
-        said = [f"{what} in {layers} layer{'s' if layers > 1 else ''}" for layers, what in parts if layers]
+        changes = [f"{what} in {layers} layer{'s' if layers > 1 else ''}" for layers, what in parts if layers]
         if self.normalisations:
-            said.append(f"{self.normalisations} normalisation{'s' if self.normalisations > 1 else ''}")
-        return "; ".join(said) or "nothing but the classifier"
+            changes.append(f"{self.normalisations} normalisation{'s' if self.normalisations > 1 else ''}")
+        return "; ".join(changes) or "nothing but the classifier"
 
 
 def facts_of(terms: TaskTerms, base: BaseLayers) -> TaskFacts:

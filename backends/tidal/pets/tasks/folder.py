@@ -16,7 +16,7 @@ from tidal.tasks.record import make_record
 from tidal.tasks.stored import Storage
 from tidal.tensor_file import pack_tensors
 
-# A task's file beyond twice the layers that it changes is no task's; classifiers come on top.
+# The largest accepted file of a task has twice the bytes of the layers that it may change, its classifier, and this.
 _EXTRA_BYTES = 64 << 20
 
 

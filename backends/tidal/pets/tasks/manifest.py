@@ -22,12 +22,16 @@ class AccuracyComparison(Strict):
 class AnswerComparison(Strict):
     """Answers of a stored task compared with those of the model that it was derived from."""
 
-    source: str = Field(description="what it was compared with")
-    texts: int = Field(ge=1, description="that both were asked")
+    source: str = Field(description="model that it was compared with")
+    texts: int = Field(ge=1, description="texts that both models answered")
     labels: float = Field(ge=0, le=1, description="share of the texts with the same label")
-    clear_labels: float = Field(ge=0, le=1, description="the same, of texts whose best two logits are apart")
-    max_error: float = Field(ge=0, description="of a logit, as a share of the largest logit where that is above 1")
-    tolerance: float = Field(gt=0, description="accepted of a task that holds all that the source changed")
+    clear_labels: float = Field(ge=0, le=1, description="the same among texts whose two highest logits differ clearly")
+    max_error: float = Field(
+        ge=0, description="largest error of a logit, as a share of the largest logit if that is above 1"
+    )
+    tolerance: float = Field(
+        gt=0, description="accepted error of a task that stores everything that the source changed"
+    )
     agreement: float = Field(
         ge=0, le=1, description="the lesser of `labels` and 1 - the mean total variation distance of probabilities"
     )
@@ -48,13 +52,11 @@ class AnswerComparison(Strict):
 class Provenance(Strict):
     """Origin of a task's parameters."""
 
-    format: str = Field(description="what they were imported from: peft, adapterhub, checkpoint; or trained")
-    source: str = Field(description="folder or model")
-    notes: tuple[str, ...] = Field((), description="what was decided or left out on the way")
+    format: str = Field(description="origin: peft, adapterhub, checkpoint, or trained")
+    source: str = Field(description="folder or model that the parameters are from")
+    notes: tuple[str, ...] = Field((), description="decisions and omissions of the import")
     accuracy: AccuracyComparison | None = None
-    answers: AnswerComparison | None = Field(
-        None, description="how the stored task answered beside its source; None: not compared"
-    )
+    answers: AnswerComparison | None = Field(None, description="answers compared with the source's; None: not compared")
 
 
 class TaskInfo(LabelledRecord):

@@ -27,12 +27,12 @@ class DenseForm(Strict):
     A bank has one row per rank, bias, and weight of a normalisation of all tasks in memory, see `pools`.
     """
 
-    plan: str = Field(description="the plan's file")
+    plan: str = Field(description="file name of the plan")
     max_batch: int = Field(ge=1)
     max_length: int = Field(ge=1)
-    rank: int = Field(ge=1, description="of a low-rank difference, at most")
-    bottleneck: int = Field(ge=1, description="width of a bottleneck, at most")
-    banks: dict[int, int] = Field(description="rows of each bank, by the length of a row")
+    rank: int = Field(ge=1, description="largest rank of a low-rank difference")
+    bottleneck: int = Field(ge=1, description="largest width of a bottleneck")
+    banks: dict[int, int] = Field(description="number of rows of each bank, by the length of a row")
 
 
 def read_form(folder: Path) -> DenseForm:
@@ -120,7 +120,7 @@ def check_terms(terms: TaskTerms, form: DenseForm, description: Description) -> 
             activations.add(own.bottleneck.activation)
             width = len(own.bottleneck.down)
             if path not in accepted:
-                raise InvalidArgument(f"'{path}' has a bottleneck, the plan has none there")
+                raise InvalidArgument(f"'{path}' has a bottleneck; the plan accepts none at this layer")
             if width > form.bottleneck:
                 raise InvalidArgument(
                     f"the bottleneck at '{path}' is {width} wide, the plan accepts up to {form.bottleneck}"

@@ -76,7 +76,7 @@ class DenseModule(torch.nn.Module):
     ) -> dict[str, torch.Tensor]:
         """Compute the pooled vectors [rows, width]."""
         matrices = dict(zip(self._lengths, (bank_scalars, bank_hidden, bank_inner), strict=True))
-        # The operators want layers first.
+        # The operators expect layers first.
         rank, down, up = low_rank.permute(1, 2, 0)
         low = consecutive([down, up], rank, self._form.rank)
         rank, down, up, gate, after = bottleneck.permute(1, 2, 0)

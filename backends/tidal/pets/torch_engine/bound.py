@@ -126,7 +126,7 @@ def _add_all(groups: Sequence[BoundGroup], sites: Sequence[Site], source: torch.
         group.add(sites, source, product)
 
 
-# Makes the product of a part's sparse group from its addresses [starts, columns, values][layers, rows].
+# Makes the sparse product of a part from the addresses [starts, columns, values][layers, rows].
 MakeProduct = Callable[[int, Sequence[torch.Tensor]], SparseProduct]
 
 

@@ -20,7 +20,7 @@ from tidal.pets.torch_engine.sparse_kernel import KernelProduct
 
 _Value = TypeVar("_Value")
 
-# Graphs that are kept, and layouts that are remembered until they come again.
+# Largest number of graphs, and of layouts that are remembered until they recur.
 _MAX_GRAPHS = 64
 _MAX_SEEN = 1024
 
@@ -98,7 +98,7 @@ class GraphCache:
         placed = pinned.to(self._device, non_blocking=True)
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # Other threads add tasks meanwhile.
+        # Other threads may add tasks meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             pooled = compute(placed)
         return _Captured(pinned, placed, pooled, graph)
@@ -128,7 +128,7 @@ class CudaRunner:
         def compute(numbers: torch.Tensor) -> torch.Tensor:
             return encoder(bind(plan.layout, numbers, matrices, _product, self._lanes))
 
-        # A graph reads the pools' matrices where they were: one that grew is another.
+        # A graph reads the pools' matrices at fixed addresses: a matrix that grew needs another graph.
         key = plan.layout, tuple(matrix.data_ptr() for matrix in matrices.values())
         with self._running, torch.inference_mode(), torch.cuda.stream(self._stream):
             pooled = self._graphs.run(key, torch.from_numpy(plan.numbers), compute)

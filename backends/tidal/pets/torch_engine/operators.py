@@ -16,7 +16,7 @@ ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu_tanh": lambda tensor: F.gelu(tensor, approximate="tanh"),
 }  # fmt: skip
 
-# The pools' matrices [rows, length] by length.
+# Matrices of the pools [rows, length], by length.
 Matrices = Mapping[int, torch.Tensor]
 
 
@@ -68,7 +68,7 @@ class SparseOperator:
 
     def delta(self, position: int, site: Site, source: torch.Tensor) -> torch.Tensor:
         """See `Operator`."""
-        # Layers that read the same tokens come one after another.
+        # Layers with the same input are consecutive.
         if self._transposed is None or self._transposed[0] is not source:
             self._transposed = source, source.transpose(1, 2).contiguous()
         return self._product(position, site, self._transposed[1]).transpose(1, 2)

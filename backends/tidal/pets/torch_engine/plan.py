@@ -205,13 +205,13 @@ class _Part:
         """Add a group of rows with tables [rows, layers]; returns the index of each row in the group."""
         layers = np.flatnonzero(own.any(0))
         count = self._steps.rows(len(rows))
-        # Rows of other parts may be computed at the same time: only a part that is alone may touch all rows.
+        # Other parts may run concurrently: only a single part may write to all rows.
         every = self._alone and count >= self._batch
         if every:
             count, positions = self._batch, list(rows)
         else:
             positions = list(range(len(rows)))
-            # Those that fill up are the first row again, which adds nothing to itself.
+            # Padding repeats the first row, and adds nothing to it.
             self.numbers.append(np.array([*rows, *[rows[0]] * (count - len(rows))], np.int64))
         for table in tables:
             filled = np.full((len(layers), count), fill, np.int64)

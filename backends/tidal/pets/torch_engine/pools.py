@@ -19,7 +19,7 @@ from tidal.pets.terms import FloatArray
 
 _FIRST_ROWS = 64
 _GROWTH = 1.5
-# Number of the row of zeros in every matrix: what adds nothing.
+# Number of the row of zeros in every matrix, which adds nothing.
 ZERO_ROW = 0
 
 
@@ -38,7 +38,7 @@ class Pool:
         self.matrix = torch.zeros(rows or _FIRST_ROWS, length, device=device)
         self._grows = rows is None
         self._free = [(1, len(self.matrix) - 1)]  # first row and number of rows, ascending
-        # Rows that were given back: from wherever a task was forgotten, which must not wait for a lock.
+        # Freed rows: added by finalizers of tasks on any thread, which must not wait for a lock.
         self._freed: deque[tuple[int, int]] = deque()
         self._lock = threading.Lock()
 
@@ -78,7 +78,7 @@ class Pool:
             if not self._grows:
                 rows, length = self.matrix.shape
                 raise Unavailable(
-                    f"the bank of {rows} rows of {length} numbers has no room for {count}: serve fewer tasks at a "
+                    f"the bank of {rows} rows of {length} numbers has no space for {count}: serve fewer tasks at a "
                     "time (task_memory_mb), or build with larger banks"
                 )
             self._grow(count)

@@ -13,7 +13,7 @@ import torch
 from tidal.pets.engine.description import Description
 from tidal.pets.terms import SparseDelta
 
-# Said once a process by torch, whoever makes the first.
+# torch warns once per process, when the first such tensor is made.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.sparse_csr_tensor(torch.tensor([0, 0]), torch.tensor([]), torch.tensor([]), (1, 1), check_invariants=False)

@@ -14,14 +14,14 @@ import triton.language as tl
 from tidal.pets.torch_engine.operators import Site
 from tidal.pets.torch_engine.plan import power_of_two
 
-# Tokens and entries of a matrix's row that one program multiplies at a time.
+# Number of tokens and of entries of a matrix's row that one program multiplies at a time.
 _MAX_TOKENS = 64
 _ENTRIES = 16
 
 
-# Tables of addresses begin anywhere: one program for all of them, rather than one for each alignment.
+# Tables of addresses have any alignment: compile one program for all of them instead of one per alignment.
 @triton.jit(do_not_specialize=["starts_of", "columns_of", "values_of"])  # type: ignore[untyped-decorator]
-def _multiply(  # type: ignore[no-untyped-def]  # the compiler reads annotations, and knows none of Python's types
+def _multiply(  # type: ignore[no-untyped-def]  # the compiler reads annotations, and does not know Python's types
     starts_of,
     columns_of,
     values_of,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from tidal.pets.policies.streams import TaskOperator, assign_streams, stream_count
 from tidal.pets.profile import PetsProfile
 
-# A part of the batch for every operator, by number from 0: what is in one part runs one after another.
+# The part of every operator, by number from 0; operators of one part run one after another.
 Assign = Callable[[Sequence[TaskOperator]], Sequence[int]]
 
 

@@ -16,7 +16,7 @@ from tidal.pets.torch_engine.pools import ZERO_ROW, Pools
 from tidal.pets.torch_engine.sparse import SparseRows, pack_sparse
 
 Numbers = npt.NDArray[np.int64]
-# Length of the rows that hold the inner biases of bottlenecks.
+# Length of the rows of bottlenecks' inner biases.
 SCALAR = 1
 
 
@@ -177,7 +177,7 @@ def load_task(
 
 
 def _add_bottleneck(rows: _Rows, found: Ranks, layer: int, own: Bottleneck) -> None:
-    # A bottleneck of width 0 is its outer bias alone: it keeps a rank of 1, of zeros.
+    # A bottleneck of width 0 is its outer bias alone: it gets a rank of 1, of zeros.
     rank = max(1, len(own.down))
     found.rank[layer] = rank
     padded = [(0, rank - len(own.down)), (0, 0)]

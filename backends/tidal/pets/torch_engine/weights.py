@@ -32,7 +32,9 @@ def read_weights(folder: Path, merged: TaskTerms | None = None) -> tuple[Descrip
     description = read_description(folder)
     arrays = map_tensors(folder / WEIGHTS_FILE)
     if description.form is None:
-        raise InvalidArgument(f"{folder} holds no encoder for torch: it has no form")
+        raise InvalidArgument(
+            f"{folder} has no encoder for torch: encoder.json has no form; export it with engine torch or tensorrt"
+        )
     weights = {name: array.astype(np.float32) for name, array in arrays.items()}
     if merged is not None:
         _merge(weights, description, checked_terms(merged, description))

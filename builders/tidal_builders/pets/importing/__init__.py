@@ -1,1 +1,4 @@
-"""Makes tasks of what others have: folders of peft and AdapterHub, and fully fine-tuned checkpoints."""
+"""Makes tasks from folders of peft and AdapterHub, and from fully fine-tuned checkpoints.
+
+Imported by `tidal tasks add` and tests; imports the builders' `foreign` and `pets` parts.
+"""

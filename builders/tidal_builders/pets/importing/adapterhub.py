@@ -1,4 +1,4 @@
-"""Bottleneck adapters as AdapterHub's library saves them: an adapter's folder, with its head beside or in it."""
+"""Imports bottleneck adapters as AdapterHub's library saves them: a folder with the adapter and its head."""
 
 from __future__ import annotations
 
@@ -50,13 +50,18 @@ _POOLERS = {"tanh": "pooler.dense", "relu": "pre_classifier"}
 
 
 def import_adapterhub(folder: Path, base: ImportBase, options: ImportOptions) -> Imported:
-    """A task of an AdapterHub folder that holds an adapter and its head.
+    """Import a task from an AdapterHub folder that has an adapter and its head.
 
-    A head of two layers is carried where its first one can stand in for the base's pooler: as a difference of it.
+    A head of two layers is accepted if its first one can replace the base's pooler: it is stored as a difference of it.
+
+    Args:
+        folder: Folder of the adapter.
+        base: Base that the task is made for.
+        options: Options of the import.
 
     Raises:
-        InvalidArgument: a file is missing or wrong, or the shapes are not the base's.
-        Unsupported: the adapter or its head is of a form that a task cannot have; says what.
+        InvalidArgument: A file is missing or wrong, or the shapes are not the base's.
+        Unsupported: The adapter or its head has a form that a task cannot store.
     """
     described = read_json(folder / CONFIG_FILE)
     config = _config(described.get("config"))
@@ -67,7 +72,10 @@ def import_adapterhub(folder: Path, base: ImportBase, options: ImportOptions) ->
         found = _NAME.fullmatch(name)
         path = _path(found["at"], base) if found else None
         if found is None or path is None:
-            raise Unsupported(f"tensor '{name}' is no bottleneck after a layer of the base")
+            raise Unsupported(
+                f"tensor '{name}' is not a bottleneck after a layer of the base; accepted are Houlsby adapters of "
+                "this base"
+            )
         parts.setdefault(path, {})[f"{found['part'].removesuffix('.0')}.{found['term']}"] = array
     linear = {path: LinearTerms(bottleneck=_bottleneck(path, each, activation, scale, base)) for path, each in
               sorted(parts.items())}  # fmt: skip
@@ -106,7 +114,7 @@ def _config(found: Any) -> dict[str, Any]:
     if isinstance(found, str) and found in _NAMED:
         return _NAMED[found]
     if not isinstance(found, dict):
-        raise Unsupported(f"{CONFIG_FILE} describes no bottleneck adapter: config is {str(found)[:60]}")
+        raise Unsupported(f"{CONFIG_FILE} does not describe a bottleneck adapter: config is {str(found)[:60]}")
     return found
 
 
@@ -118,7 +126,7 @@ def _check(config: Mapping[str, Any]) -> tuple[Activation, float]:
         if config.get(name, required) != required:
             also = " (as in Pfeiffer's seq_bn)" if name == "original_ln_before" else ""
             raise Unsupported(
-                f"{name} is {config[name]}{also}: the adapter does not stand between a layer's output and the residual "
+                f"{name} is {config[name]}{also}: the adapter is not between a layer's output and the residual "
                 "sum; accepted are Houlsby's (double_seq_bn)"
             )
     if not isinstance(config.get("residual_before_ln", True), bool):
@@ -133,7 +141,7 @@ def _check(config: Mapping[str, Any]) -> tuple[Activation, float]:
 
 
 def _path(at: str, base: ImportBase) -> str | None:
-    """The linear layer of the base after which the adapters of a module stand."""
+    """Path of the base's linear layer that the adapters of a module follow."""
     around, _, last = at.rpartition(".")
     return layer_path(f"{around}.{_FOLLOWS[last]}" if last in _FOLLOWS else f"{at}.dense", base.layers.linear)
 
@@ -151,7 +159,7 @@ def _bottleneck(
     }
     shapes = {name: array.shape for name, array in parts.items()}
     if shapes != wanted or not width:
-        raise InvalidArgument(f"the adapter after '{path}' has the shapes {shapes}; the base's layer takes {wanted}")
+        raise InvalidArgument(f"the adapter after '{path}' has the shapes {shapes}; the base's layer accepts {wanted}")
     up, up_bias = np.float32(scale) * parts["up.weight"], np.float32(scale) * parts["up.bias"]
     return Bottleneck(parts["down.weight"], parts["down.bias"], up, up_bias, activation)
 
@@ -159,9 +167,9 @@ def _bottleneck(
 def _head(
     folder: Path, base: ImportBase, options: ImportOptions
 ) -> tuple[SavedHead, Head, dict[str, LinearTerms], tuple[str, ...]]:
-    """The head as saved, the classifier, what stands in for the pooler by its path, and notes."""
+    """The head as saved, the classifier, the replacement of the pooler by its path, and notes."""
     if not (folder / HEAD_CONFIG_FILE).is_file():
-        raise Unsupported(f"{folder} holds no head; save it with `save_adapter(folder, name, with_head=True)`")
+        raise Unsupported(f"{folder} has no head; save it with `save_adapter(folder, name, with_head=True)`")
     described = read_json(folder / HEAD_CONFIG_FILE)
     tensors = read_weights(folder, "model_head.safetensors", "pytorch_model_head.bin", _SAVE)
     config = described.get("config") or _plain(described, tensors)
@@ -176,7 +184,7 @@ def _head(
     ]
     weight, bias = layers[-1] if layers else (np.zeros((0, 0), np.float32), None)
     if weight.ndim != 2 or weight.shape[1] != base.layers.width or len(layers) != config.get("layers"):
-        raise InvalidArgument(f"the head is not the one that {HEAD_CONFIG_FILE} describes, or not for this base")
+        raise InvalidArgument(f"the head differs from {HEAD_CONFIG_FILE}, or is not for this base")
     named = described.get("label2id") or config.get("label2id")
     labels = sorted(named, key=named.__getitem__) if isinstance(named, dict) else None
     head = Head(
@@ -194,7 +202,7 @@ def _head(
         raise Unsupported(
             f"the head has {config.get('layers')} layers, use_pooler {config.get('use_pooler')} and "
             f"{config.get('activation_function')}; accepted are 1 on the pooler, and 2 without it, the first with the "
-            "pooler's own activation, whose place it then takes"
+            "pooler's own activation, to replace the pooler"
         )
     first, first_bias = layers[0]
     difference = first - pooler.weight
@@ -208,10 +216,11 @@ def _head(
 
 
 def _plain(described: Mapping[str, Any], tensors: Mapping[str, FloatArray]) -> dict[str, Any]:
-    """What the library would say of the head of one of transformers' own model classes, whose name is all it says.
+    """The configuration that the library would save for a head of one of transformers' own classes, given its name
+    only.
 
     Raises:
-        Unsupported: it is the head of another task than classification.
+        Unsupported: The head is of another task than classification.
     """
     named = str(described.get("model_class") or "")
     task = task_of_architecture(named)
@@ -224,5 +233,5 @@ def _plain(described: Mapping[str, Any], tensors: Mapping[str, FloatArray]) -> d
 
 
 def _place(name: str) -> tuple[list[int], bool]:
-    """Orders a head's layers: heads.<name>.<place>.weight, or pre_classifier before classifier."""
+    """Order of a head's layers: heads.<name>.<index>.weight, or pre_classifier before classifier."""
     return [int(number) for number in re.findall(r"\.(\d+)\.", name)], not name.startswith("pre_")

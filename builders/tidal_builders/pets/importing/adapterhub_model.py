@@ -1,7 +1,7 @@
-"""A bottleneck adapter of AdapterHub's on its base, computed by transformers: what its import is held to.
+"""A bottleneck adapter of AdapterHub on its base, computed by transformers: the reference for its import.
 
 AdapterHub's own library needs another release of transformers, so its computation is written here from what the library
-saves: behind a layer y becomes y + s · up(σ(down(y))), and a head reads the first token's vector or the pooled one.
+saves: after a layer, y becomes y + s · up(σ(down(y))), and a head reads the first token's vector or the pooled one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SavedHead:
 
     Attributes:
         layers: Weight and bias (or None) of its linear layers, in their order.
-        activation: Between them.
-        pooled: Whether it reads the pooled vector, else the first token's.
+        activation: Activation between the layers.
+        pooled: Whether it reads the pooled vector; else it reads the first token's.
     """
 
     layers: Sequence[tuple[FloatArray, FloatArray | None]]
@@ -37,14 +37,14 @@ class SavedHead:
 
 
 class AdapterModel:
-    """An encoder with adapters behind its layers and a head.
+    """An encoder with adapters after its layers and a head.
 
     Args:
-        encoder: As `AutoModel` loads it; it is changed.
+        encoder: Encoder as `AutoModel` loads it; it is changed.
         adapters: `down.weight`, `down.bias`, `up.weight` and `up.bias` as saved, by the path of the layer.
-        activation: Of the adapters.
-        scale: Of what the adapters add.
-        head: On top.
+        activation: Activation of the adapters.
+        scale: Factor of what the adapters add.
+        head: Head of the model.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class AdapterModel:
             encoder.get_submodule(path).register_forward_hook(_behind(parts, _ACTIVATIONS[activation], scale))
 
     def __call__(self, **inputs: torch.Tensor) -> Any:
-        """A batch's `logits` [rows, classes]."""
+        """Compute a batch's `logits` [rows, classes]."""
         found = self._encoder(**inputs)
         values = found.pooler_output if self._head.pooled else found.last_hidden_state[:, 0]
         for number, (weight, bias) in enumerate(self._head.layers):

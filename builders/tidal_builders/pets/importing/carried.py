@@ -1,4 +1,4 @@
-"""A checkpoint with only those of its changes that a task holds: what a lossy import has to answer exactly like."""
+"""A checkpoint reduced to the changes that a task stores, which a lossy import must reproduce exactly."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tidal_builders.pets.source import load_encoder
 
 
 def carried_model(folder: Path, base: ImportBase, own: Path | None, terms: TaskTerms) -> SourceModel:
-    """The checkpoint where the task holds a weight, the base elsewhere. Values are the checkpoint's, never the task's.
+    """The checkpoint's weights where the task stores a change, the base's elsewhere; values are never the task's.
 
     Args:
-        folder: The checkpoint's.
-        base: What the task is for.
-        own: The base's files, for the weights that the checkpoint changed and a task cannot; None where there are none.
-        terms: The task: only which weights it changes is read.
+        folder: Folder of the checkpoint.
+        base: Base that the task is made for.
+        own: Folder of the base, for weights that the checkpoint changed and a task cannot; None if there are none.
+        terms: Terms of the task, which only determine the changed weights.
 
     Raises:
         InvalidArgument: `own` is not the base.
@@ -52,20 +52,20 @@ def carried_model(folder: Path, base: ImportBase, own: Path | None, terms: TaskT
 
 
 def _parameters(model: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """The encoder's weights by name, and those around it."""
+    """The weights of the encoder by name, and those of the model around it."""
     inside = dict(model.base_model.named_parameters())
     own = {id(each) for each in inside.values()}
     return inside, {name: each for name, each in model.named_parameters() if id(each) not in own}
 
 
 def _find(inside: Mapping[str, torch.Tensor], around: Mapping[str, torch.Tensor], name: str) -> torch.Tensor | None:
-    """A weight of the encoder, or of what stands for its pooler in the model around it."""
+    """A weight of the encoder, or of the layer that replaces its pooler in the model around it."""
     stands_in = name.replace("pooler.dense", "classifier.dense")  # RoBERTa
     return inside.get(name, around.get(name, around.get(stands_in)))
 
 
 def _frozen(own: Path, base: ImportBase, found: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-    """The base's weights in place of those that the checkpoint changed and a task cannot."""
+    """The base's values of the weights that the checkpoint changed and a task cannot."""
     encoder = read_encoder(load_encoder(own)[0])
     if base_layers(encoder)[0].digest != base.layers.digest:
         raise InvalidArgument(f"--base-model {own} is not the base that the model was built from: its weights differ")

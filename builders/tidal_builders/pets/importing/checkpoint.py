@@ -1,8 +1,8 @@
-"""A fully fine-tuned checkpoint of the base: BitFit where only biases and normalisations changed, else differences.
+"""Imports a fully fine-tuned checkpoint of the base, as BitFit if only biases and norms changed, else as differences.
 
-Of the differences of linear weights the largest are kept. How large counts over the whole model, not within each
-matrix: fine-tuning changes some layers much more than others, and values go where they keep the most of the change.
-Biases, normalisations and the classifier are kept whole; embeddings cannot be changed by a task.
+The largest differences of linear weights are kept, compared over the whole model and not within each matrix:
+fine-tuning changes some layers much more than others, and this keeps the most of the change. Biases, normalisations and
+the classifier are kept whole; a task cannot change embeddings.
 """
 
 from __future__ import annotations
@@ -29,16 +29,21 @@ from tidal_builders.pets.importing.imported import ImportBase, Imported, ImportO
 from tidal_builders.pets.importing.ladder import LADDER
 from tidal_builders.pets.importing.sources import SourceModel, load_classifier, longest_input, source_tokenizer
 
-# RoBERTa's head: the first of its layers is what BERT has as a pooler.
+# RoBERTa's head: its first layer corresponds to BERT's pooler.
 _TWO_LAYERS = ("dense", "out_proj")
 
 
 def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) -> Imported:
-    """A task of a classifier's folder in Hugging Face's format, with weights as safetensors.
+    """Import a task from a classifier's folder in Hugging Face's format, with weights as safetensors.
+
+    Args:
+        folder: Folder of the checkpoint.
+        base: Base that the task is made for.
+        options: Options of the import.
 
     Raises:
-        InvalidArgument: it is no such folder, or its layers are not the base's.
-        Unsupported: its head is of a form that a task cannot have.
+        InvalidArgument: The folder has no such classifier, or its layers are not the base's.
+        Unsupported: Its head has a form that a task cannot store.
     """
     if options.sparsity is not None and not 0 <= options.sparsity < 1:
         raise InvalidArgument(f"the sparsity is {options.sparsity:g}; accepted is 0 up to, but not, 1")
@@ -53,7 +58,7 @@ def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) ->
         linear["pooler.dense"] = first
     elif first is not None:
         raise Unsupported(
-            f"{type(model).__name__} has a head of two layers, and the base no pooler to stand in for one"
+            f"{type(model).__name__} has a head of two layers; the base has no pooler that the first one could replace"
         )
     _check_layers(linear, {path: layer.shape for path, layer in base.layers.linear.items()}, folder)
     _check_layers(norm, {path: layer.weight.shape for path, layer in base.layers.norm.items()}, folder)
@@ -87,7 +92,7 @@ def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) ->
         }
         lossless = complete and not lost
         if lost and own is None:
-            carried = None  # the weights that the task cannot change are not to be had
+            carried = None  # the weights that the task cannot change are not available
         else:
             carried = None if lossless else partial(carried_model, folder, base, own if lost else None)
         provenance = Provenance(
@@ -105,7 +110,7 @@ def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) ->
         return imported("bitfit", {})
     if masked:
         whole = {path: np.flatnonzero(difference) for path, difference in differences.items()}
-        return imported("maskbert", whole, "all weights that differ are 0: a mask, which is kept whole")
+        return imported("maskbert", whole, "all weights that differ are 0: a mask, which is stored completely")
     return at(options.sparsity) if options.sparsity is not None else replace(at(LADDER[0]), at_sparsity=at)
 
 
@@ -123,21 +128,21 @@ def _numbered(labels: Sequence[str]) -> str:
 
 
 def source_model(folder: Path, base: Path | None) -> SourceModel:
-    """The checkpoint itself, with its tokenizer or, where it has none, that of the base."""
+    """The checkpoint itself, with its tokenizer, or the base's if it has none."""
     model = load_classifier(folder)
     tokenizer = source_tokenizer(folder, base)
     return SourceModel("the checkpoint", model, tokenizer, longest_input(model, tokenizer))
 
 
 def _head(model: Any) -> tuple[FloatArray, FloatArray, LinearLayer | None]:
-    """Weight and bias of the classifier, and the layer before it where the head has one of its own."""
+    """Weight and bias of the classifier, and the layer before it if the head has one of its own."""
     found = getattr(model, "classifier", None)
     first = None
     if found is not None and all(isinstance(getattr(found, part, None), torch.nn.Linear) for part in _TWO_LAYERS):
         first = LinearLayer(array_of(found.dense.weight), array_of(found.dense.bias))
         found = found.out_proj
     if not isinstance(found, torch.nn.Linear):
-        raise Unsupported(f"{type(model).__name__} has a head of a form that a task cannot have")
+        raise Unsupported(f"{type(model).__name__} has a head that a task cannot store; accepted is one linear layer")
     return array_of(found.weight), array_of(found.bias), first
 
 
@@ -146,7 +151,8 @@ def _check_layers(found: Mapping[str, Any], wanted: Mapping[str, tuple[int, ...]
     for path in sorted({*shapes, *wanted}):
         if shapes.get(path) != wanted.get(path):
             raise InvalidArgument(
-                f"{folder} is no fine-tuned version of this base: layer '{path}' is {shapes.get(path) or 'missing'} in "
+                f"{folder} is not a fine-tuned version of this base: layer '{path}' is "
+                f"{shapes.get(path) or 'missing'} in "
                 f"it, {wanted.get(path) or 'missing'} in the base"
             )
 
@@ -156,20 +162,20 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _lost(frozen: Mapping[str, FloatArray], base: ImportBase) -> str:
-    """What of the checkpoint a task cannot carry."""
+    """Describe the changes of the checkpoint that a task cannot store; "" if there are none."""
     lost = [name for name, array in frozen.items() if tensor_digest(array) != base.info.frozen.get(name)]
-    return f"not carried, for a task cannot change it: {', '.join(lost)}" if lost else ""
+    return f"not carried, because a task cannot change it: {', '.join(lost)}" if lost else ""
 
 
 def _largest(differences: Mapping[str, FloatArray], sparsity: float) -> tuple[dict[str, Positions], str]:
-    """Places of the largest differences of a whole model, by layer and ascending, and what they are a share of."""
+    """Ascending positions of the largest differences of the whole model by layer, and a note with their share."""
     sizes = np.concatenate([np.abs(difference).reshape(-1) for difference in differences.values()])
     count = min(round(len(sizes) * (1 - sparsity)), int(np.count_nonzero(sizes)))
     chosen = np.zeros(len(sizes), bool)
     if count:
         min_score = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
         np.greater(sizes, min_score, out=chosen)
-        # Exactly so many, also among equals.
+        # Exactly `count`, also among equal values.
         chosen[np.flatnonzero(sizes == min_score)[: count - int(chosen.sum())]] = True
     share = float(np.dot(sizes[chosen], sizes[chosen]) / np.dot(sizes, sizes))
     ends = np.cumsum([difference.size for difference in differences.values()])

@@ -1,4 +1,4 @@
-"""Whether a stored task answers as the model that it was made of, on the engine that serves it."""
+"""Compares a stored task with the model that it was made from, on the engine that serves it."""
 
 from __future__ import annotations
 
@@ -28,28 +28,43 @@ from tidal_builders.tolerances import DEFAULT_TOLERANCE
 
 Texts = Sequence[tuple[str, ...]]
 
-# Texts that every logit is compared on, those that agreement is measured on without labelled queries, rows of a batch.
+# Number of texts for comparing logits and for agreement without labelled queries, and rows per batch.
 _TEXTS, _MADE, _BATCH = 48, 128, 16
 _LONG, _PAIRS = 8, 8
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineBase:
-    """A published base with its engine open, which answers as the server does, one batch at a time."""
+    """A published base with its engine open, which answers as the server does, one batch at a time.
+
+    Attributes:
+        version: Folder of the published version.
+        manifest: Manifest of the version.
+        engine: Engine of the base.
+    """
 
     version: Path
     manifest: PetsManifest
     engine: PetsEngine
 
     def logits(self, terms: TaskTerms, texts: Texts, longest: int) -> FloatArray:
-        """Answers [rows, classes] of a task to texts, those beyond `longest` tokens cut."""
+        """Compute a task's logits.
+
+        Args:
+            terms: Terms of the task.
+            texts: Texts of one string each, or of two.
+            longest: Number of tokens at which texts are truncated.
+
+        Returns:
+            float32 [texts, classes].
+        """
         manifest, engine = self.manifest, self.engine
         tokenizer = open_tokenizer(self.version / manifest.tokenizer.file)
         tokenizer.enable_truncation(min(longest, manifest.max_length))
         encoded = [tokenizer.encode(text[0], text[1] if len(text) > 1 else None) for text in texts]
         task = engine.add(terms)
         found = np.zeros((len(texts), len(terms.head.labels)), np.float32)
-        # Texts of similar length in a batch, since batches are padded.
+        # Batches have texts of similar length, because they are padded.
         order = sorted(range(len(texts)), key=lambda row: len(encoded[row].ids))
         for begin in range(0, len(order), _BATCH):
             rows = order[begin : begin + _BATCH]
@@ -66,10 +81,13 @@ class OfflineBase:
 
 
 def open_offline(version: Path) -> OfflineBase:
-    """A published version of a base.
+    """Open a published version of a base.
+
+    Args:
+        version: Folder of the published version.
 
     Raises:
-        InvalidArgument: It is not valid, or was made for another device.
+        InvalidArgument: The version is not valid, or was made for another device.
         TidalError: The engine cannot be opened on this machine.
     """
     manifest = load_pets_manifest(version)
@@ -82,17 +100,17 @@ def open_offline(version: Path) -> OfflineBase:
 
 
 class SourceComparison:
-    """A source model and a published base, asked the same texts: labelled queries, or made texts.
+    """A source model and a published base that answer the same texts: labelled queries, or generated texts.
 
-    Both are opened, and the source is asked, when they are first needed.
+    Both are opened, and the source's answers are computed, when they are first used.
 
     Args:
-        found: What an import made, with its source.
+        found: Result of the import, with its source.
         version: Folder of the base's published version.
-        data: Labelled queries; None makes texts.
+        data: File of labelled queries; None: texts are generated.
 
     Raises:
-        InvalidArgument: The data are wrong.
+        InvalidArgument: The data are not valid.
     """
 
     def __init__(self, found: Imported, version: Path, data: Path | None) -> None:
@@ -110,7 +128,7 @@ class SourceComparison:
         """The source, for texts of up to the base's longest.
 
         Raises:
-            InvalidArgument: It is not on this machine.
+            InvalidArgument: The source is not on this machine.
         """
         if self._source is None:
             raise InvalidArgument(
@@ -122,36 +140,41 @@ class SourceComparison:
 
     @cached_property
     def texts(self) -> list[tuple[str, ...]]:
-        """What both are asked."""
+        """Texts that both models answer."""
         return _texts(self.source, self._rows)
 
     @cached_property
     def wanted(self) -> FloatArray:
-        """The source's answers [texts, classes]."""
+        """Logits of the source [texts, classes]."""
         return self.source.logits(self.texts)
 
     def answers(self, terms: TaskTerms, positions: Sequence[int]) -> FloatArray:
-        """A task's answers [places, classes] to some of the texts."""
+        """Logits of a task [positions, classes] for some of the texts.
+
+        Args:
+            terms: Terms of the task.
+            positions: Indices of the texts.
+        """
         return self.served.logits(terms, [self.texts[position] for position in positions], self.source.longest)
 
 
 def verify_import(
     task: PetsTask, found: Imported, comparison: SourceComparison, options: ImportOptions, *, half: bool
 ) -> Provenance:
-    """Compare a stored task with the model that it was made of.
+    """Compare a stored task with the model that it was made from.
 
     Args:
-        task: As it was read back from where it was stored.
-        found: What the import made.
-        comparison: Of its source with the base's published version.
+        task: Task as it was read back from its folder.
+        found: Result of the import.
+        comparison: The import's source and the base's published version.
         options: `min_score` is the bound; with `force` nothing is refused.
         half: Whether the values were stored as float16.
 
     Returns:
-        Where the task came from, with what was found.
+        Origin of the task, with the figures of the comparison.
 
     Raises:
-        InvalidArgument: The task does not answer as its source, or cannot be compared; says the figures.
+        InvalidArgument: The task does not answer as its source does, or cannot be compared.
     """
     made = found.provenance
     try:
@@ -160,14 +183,14 @@ def verify_import(
             raise InvalidArgument(f"{missed}{_advice(found, options)}")
     except TidalError as error:
         if not options.force:
-            raise InvalidArgument(f"{error}; nothing was added (--force adds it all the same)") from None
+            raise InvalidArgument(f"{error}; nothing was added (--force adds it anyway)") from None
         return made.model_copy(update={"notes": (*made.notes, f"added by --force: {error}")})
     return made
 
 
 def _compared_provenance(task: PetsTask, found: Imported, comparison: SourceComparison, *, half: bool) -> Provenance:
     precision = comparison.served.manifest.precision
-    # Of all kinds: their values differ from the source's by how they are stored and computed alone.
+    # For all kinds: values differ from the source's only by storage and computation.
     tolerance = DEFAULT_TOLERANCE[precision] + half * DEFAULT_TOLERANCE["fp16"]
     source, texts, wanted, truth = comparison.source, comparison.texts, comparison.wanted, comparison.truth
     answers = comparison.answers(task.terms, range(len(texts)))
@@ -176,7 +199,7 @@ def _compared_provenance(task: PetsTask, found: Imported, comparison: SourceComp
         carried = replace(found.carried(task.terms), longest=source.longest)
         exact = _compared(carried.title, carried.logits(texts[:_TEXTS]), answers[:_TEXTS], tolerance)
     if exact is not None and not exact.exact:
-        raise InvalidArgument(f"the stored task does not answer as {exact.sentence()}")
+        raise InvalidArgument(f"the stored task answers differently from {exact.sentence()}")
     accuracy = None
     if truth is not None:
         accuracy = AccuracyComparison(
@@ -187,7 +210,7 @@ def _compared_provenance(task: PetsTask, found: Imported, comparison: SourceComp
 
 
 def _missed(made: Provenance, min_score: float) -> str:
-    """What exceeds the bound; "" if nothing does."""
+    """Describe what exceeds the bound; "" if nothing does."""
     accuracy, compared = made.accuracy, made.answers
     assert compared is not None
     if accuracy is not None:
@@ -200,7 +223,8 @@ def _missed(made: Provenance, min_score: float) -> str:
     if compared.agreement >= min_score:
         return ""
     return (
-        f"agreement with {compared.source} on {compared.texts} made texts is {compared.agreement:.1%}; accepted is "
+        f"agreement with {compared.source} on {compared.texts} generated texts is "
+        f"{compared.agreement:.1%}; accepted is "
         f"{min_score:.1%} and more (--min-agreement)"
     )
 
@@ -211,22 +235,22 @@ def _advice(found: Imported, options: ImportOptions) -> str:
 
 
 def _texts(source: SourceModel, rows: Rows | None) -> list[tuple[str, ...]]:
-    """The labelled queries, or made texts of many lengths, some of them pairs."""
+    """The labelled queries, or generated texts of many lengths, some of them pairs."""
     if rows is not None:
         return list(rows.texts)
     lines = make_texts(2 * _MADE, seed=3)
     pairs = list(zip(lines[:_PAIRS], lines[_PAIRS : 2 * _PAIRS], strict=True))
-    # About a token for every three letters.
+    # About one token per three letters.
     long = [(" ".join(lines[number:])[: (number + 1) * 3 * source.longest // _LONG],) for number in range(_LONG)]
     return [*pairs, *long, *((line,) for line in lines[: _MADE - _LONG - _PAIRS])]
 
 
 def _compared(title: str, wanted: FloatArray, answers: FloatArray, tolerance: float) -> AnswerComparison:
-    """Figures of a task's answers beside those that it should give, [rows, classes] each."""
+    """Compare a task's logits with the expected ones, [rows, classes] each."""
     error = float(np.abs(answers - wanted).max() / max(1.0, float(np.abs(wanted).max())))
     same = answers.argmax(1) == wanted.argmax(1)
     best = np.sort(wanted, axis=1)
-    # Two classes that are nearer to each other than the tolerance may change places by rounding alone.
+    # Rounding alone may swap two classes that differ by less than the tolerance.
     clear = best[:, -1] - best[:, -2] > 2 * tolerance * max(1.0, float(np.abs(wanted).max()))
     return AnswerComparison(
         source=title,
@@ -240,10 +264,14 @@ def _compared(title: str, wanted: FloatArray, answers: FloatArray, tolerance: fl
 
 
 def agreement(wanted: FloatArray, answers: FloatArray) -> float:
-    """How far two models' logits [rows, classes] mean the same, 0 to 1: the lesser of two means over rows.
+    """Agreement of two models' logits, 0 to 1: the lesser of two means over rows.
 
-    One is the share of equal labels. The other is 1 less the total variation distance of the class probabilities, which
-    shows what labels cannot where one class is the answer to nearly all made texts.
+    One is the share of equal labels. The other is 1 minus the total variation distance of the class probabilities,
+    which shows differences that labels do not, where nearly all generated texts have the same label.
+
+    Args:
+        wanted: Logits of the source, [rows, classes].
+        answers: Logits of the task, [rows, classes].
     """
     if not np.isfinite(answers).all():
         return 0.0
@@ -252,5 +280,10 @@ def agreement(wanted: FloatArray, answers: FloatArray) -> float:
 
 
 def accuracy_of(logits: FloatArray, truth: npt.NDArray[np.int64]) -> float:
-    """Share of the rows with the right label."""
+    """Share of the rows with the correct label.
+
+    Args:
+        logits: Logits [rows, classes].
+        truth: Number of the correct class of each row.
+    """
     return float((logits.argmax(1) == truth).mean())

@@ -1,4 +1,4 @@
-"""What an import makes, and what it may be told."""
+"""Options and results of an import."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from tidal_builders.pets.importing.sources import SourceModel
 
 
-# Default bounds of how far a task may be from its source: agreement on made texts, and 1 - the accuracy that is lost.
+# Default bounds: agreement with the source on generated texts, and 1 - the accuracy that may be lost.
 MIN_AGREEMENT = 0.95
 MIN_KEPT = 0.98
 
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What an operator may say about an import.
+    """Options of an import.
 
     Attributes:
-        labels: names of the classes; None: those of the source.
-        sparsity: share of the linear weights of a checkpoint that stay the base's; None: the largest of a ladder at
-            which the task still answers as the checkpoint, see `choose_sparsity`.
-        data: labelled queries to measure on what of a checkpoint's accuracy is kept.
-        base_model: the base as a Hugging Face folder: what an adapter was trained on, and what holds the weights that a
-            checkpoint changed and a task cannot.
-        force: whether to add what cannot be compared with its base or its source model.
-        min_agreement: bound that replaces the default of `min_score`.
+        labels: Names of the classes; None: those of the source.
+        sparsity: Share of a checkpoint's linear weights that stay the base's; None: the largest of a ladder at which
+            the task still answers as the checkpoint does, see `choose_sparsity`.
+        data: File of labelled queries on which the accuracy is compared; None: agreement on generated texts.
+        base_model: Folder of the base in Hugging Face's format: the model that an adapter was trained on, with the
+            weights that a checkpoint changed and a task cannot.
+        force: Whether to add a task that cannot be compared with its base or its source.
+        min_agreement: Bound that replaces the default of `min_score`; None: the default.
     """
 
     labels: tuple[str, ...] | None = None
@@ -46,7 +46,7 @@ class ImportOptions:
 
     @property
     def min_score(self) -> float:
-        """Least agreement with the source, see `agreement`; with `data`, 1 - the accuracy that may be lost."""
+        """Least agreement with the source, see `agreement`; with `data`, 1 minus the accuracy that may be lost."""
         if self.min_agreement is not None:
             return self.min_agreement
         return MIN_AGREEMENT if self.data is None else MIN_KEPT
@@ -54,13 +54,13 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportBase:
-    """What a task is made for.
+    """The base that a task is made for.
 
     Attributes:
         layers: Layers that tasks may change.
-        info: What `pets.json` says of the encoder.
+        info: Content of `pets.json`.
         name: Hugging Face id or folder that the model was built from; "" if unknown.
-        folder: That model's files, where they are on this machine and unchanged.
+        folder: Folder of that model, if it is on this machine and unchanged; else None.
     """
 
     layers: BaseLayers
@@ -71,17 +71,17 @@ class ImportBase:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A task that was made of a source.
+    """A task that was made from a source.
 
     Attributes:
-        kind: Of fine-tuning.
-        terms: What it changes.
-        provenance: Where it came from.
-        source: Loads the model that it was made of, as whoever trained it runs it; None where that is not to be had.
-        lossless: Whether the task holds all that the source changed, so that it has to answer alike.
-        carried: Loads the source with nothing but what stored terms hold of it; None where it is lossless, or where
-            the weights that a task cannot change are not to be had.
-        at_sparsity: Makes the same task at another sparsity; None where the sparsity is given or means nothing.
+        kind: Kind of fine-tuning.
+        terms: Terms of the task.
+        provenance: Origin of the terms.
+        source: Loads the model that the task was made from, as its author runs it; None if it is not available.
+        lossless: Whether the task stores everything that the source changed, so that it must answer identically.
+        carried: Loads the source with only the changes that stored terms have; None if the task is lossless, or if the
+            weights that a task cannot change are not available.
+        at_sparsity: Makes the same task at another sparsity; None if the sparsity is given or does not apply.
     """
 
     kind: str
@@ -94,20 +94,27 @@ class Imported:
 
 
 def labels_of(wanted: Sequence[str] | None, named: Sequence[str] | None, classes: int) -> tuple[str, ...]:
-    """Names of a head's classes: those wanted, else the source's.
+    """Names of a head's classes: the requested ones, else the source's.
+
+    Args:
+        wanted: Requested names, or None.
+        named: Names in the source, or None.
+        classes: Number of classes of the head.
 
     Raises:
-        InvalidArgument: there are none, or not as many as classes.
-        Unsupported: the head has one output, which is a score and no class.
+        InvalidArgument: There are no names, or their number differs from the number of classes.
+        Unsupported: The head has one output, which is a score and not a class.
     """
     if classes == 1:
         raise Unsupported(f"the head has one output: it is {sentence_of('regression')}")
     labels = wanted if wanted is not None else named
     if labels is None:
         raise InvalidArgument(
-            f"the source names none of the {classes} classes of its head: name them, in the order of the head's "
+            f"the source does not name the {classes} classes of its head: name them, in the order of the head's "
             "outputs, by --labels A,B,..."
         )
     if len(labels) != classes:
-        raise InvalidArgument(f"the head has {classes} classes, labels are {len(labels)}: {', '.join(labels)[:200]}")
+        raise InvalidArgument(
+            f"the head has {classes} classes, received {len(labels)} labels: {', '.join(labels)[:200]}"
+        )
     return tuple(labels)

@@ -1,4 +1,4 @@
-"""The search for the sparsity of a checkpoint's differences. Pure: what a step is measured with is the caller's."""
+"""The search for the sparsity of a checkpoint's differences. Pure: the caller measures each step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ LADDER = (0.995, 0.99, 0.98, 0.95, 0.9, 0.8, 0.5, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class SparsityStep:
-    """A sparsity and what was measured at it.
+    """A sparsity and its measured score.
 
     Attributes:
-        sparsity: share of the linear weights that stay the base's.
-        score: of the task's answers beside the source's, 1 for equal ones: agreement, or with labelled queries
-            1 - the accuracy that is lost.
-        figure: the score as it is printed.
+        sparsity: Share of the linear weights that stay the base's.
+        score: Score of the task's answers compared with the source's, 1 for equal ones: agreement, or with labelled
+            queries 1 minus the accuracy that is lost.
+        figure: The score as it is printed.
     """
 
     sparsity: float
@@ -35,12 +35,12 @@ def climb(
     """Measure a ladder of sparsities from the sparsest until one reaches the bound.
 
     Args:
-        measure: measures one sparsity.
-        least: score that is accepted.
-        ladder: sparsities, descending.
+        measure: Measures one sparsity.
+        min_score: Least score that is accepted.
+        ladder: Sparsities, descending.
 
     Returns:
-        What was measured, in order; the last step is the only one that reached the bound, or none did.
+        The measured steps in order; only the last one may have reached the bound.
     """
     steps: list[SparsityStep] = []
     for sparsity in ladder:

@@ -1,4 +1,4 @@
-"""LoRA with a classifier, as Hugging Face's peft saves it, as a task of an encoder."""
+"""Imports LoRA with a classifier, as Hugging Face's peft saves it, as a task of an encoder."""
 
 from __future__ import annotations
 
@@ -27,11 +27,16 @@ _OTHER_TASKS: frozenset[Task] = frozenset(("regression", "token_classification",
 
 
 def import_peft(folder: Path, base: ImportBase, options: ImportOptions) -> Imported:
-    """A task of a peft folder with LoRA and a classifier.
+    """Import a task from a peft folder with LoRA and a classifier.
+
+    Args:
+        folder: Folder of the adapter.
+        base: Base that the task is made for.
+        options: Options of the import.
 
     Raises:
-        InvalidArgument: a file is missing or wrong, or the shapes are not the base's.
-        Unsupported: it changes what a task cannot; says what.
+        InvalidArgument: A file is missing or wrong, or the shapes are not the base's.
+        Unsupported: The adapter changes something that a task cannot store.
     """
     found = read_peft_lora(folder, {path: layer.shape for path, layer in base.layers.linear.items()})
     require_task(found, folder, "classification")
@@ -64,12 +69,12 @@ def _source(folder: Path, base: Path, classes: int) -> SourceModel:
 def _check_head(parts: Mapping[str, FloatArray]) -> None:
     if parts.keys() != {"weight", "bias"} or parts["weight"].ndim != 2:
         raise Unsupported(
-            "it holds no classifier of one linear layer; train with task_type SEQ_CLS or modules_to_save=['classifier']"
+            "it has no classifier of one linear layer; train with task_type SEQ_CLS or modules_to_save=['classifier']"
         )
 
 
 def _labels(folder: Path, base: Path | None, options: ImportOptions, classes: int) -> tuple[tuple[str, ...], str]:
-    """Names of the classes, and what is to be said of where they are from.
+    """Names of the classes, and a note of their origin.
 
     The configuration beside the adapter names them, else that of the base, if the base is a classifier with as many.
     """
@@ -91,7 +96,7 @@ def _labels(folder: Path, base: Path | None, options: ImportOptions, classes: in
 def _layers(
     found: PeftLora, changed: Mapping[str, FloatArray], base: ImportBase
 ) -> tuple[dict[str, LinearTerms], dict[str, NormTerms]]:
-    """Terms of linear layers and normalisations; `changed` holds biases as they are afterwards, by name."""
+    """Terms of linear layers and normalisations; `changed` has the trained biases by name."""
     biases: dict[str, FloatArray] = {}
     norm: dict[str, NormTerms] = {}
     for name, array in changed.items():

@@ -1,4 +1,4 @@
-"""Which importer a folder is for."""
+"""Selects the importer for a folder."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from tidal_builders.pets.importing.imported import ImportBase, Imported, ImportO
 
 
 def import_task(source: Path, base: ImportBase, options: ImportOptions) -> Imported:
-    """Make a task of a folder of peft or AdapterHub, or of a fine-tuned checkpoint, told apart by their files.
+    """Make a task from a folder of peft or AdapterHub, or of a fine-tuned checkpoint, distinguished by their files.
+
+    Args:
+        source: Folder to import.
+        base: Base that the task is made for.
+        options: Options of the import.
 
     Raises:
-        InvalidArgument: it is none of them, or one of its files is wrong.
-        Unsupported: it changes what a task cannot; says what.
+        InvalidArgument: The folder is of none of these formats, or one of its files is wrong.
+        Unsupported: It changes something that a task cannot store.
     """
     if not source.is_dir():
         raise InvalidArgument(
@@ -31,6 +36,6 @@ def import_task(source: Path, base: ImportBase, options: ImportOptions) -> Impor
 
         return import_checkpoint(source, base, options)
     raise InvalidArgument(
-        f"{source} is nothing that a task can be made of: accepted are folders with task.json (a stored task), "
+        f"{source} cannot be imported as a task; accepted are folders with task.json (a stored task), "
         "adapter_config.json (peft, AdapterHub) or config.json (a fine-tuned checkpoint)"
     )

@@ -1,4 +1,4 @@
-"""The models that tasks are made of, unmodified, as whoever trained them runs them: what imports are held to."""
+"""The unmodified models that tasks are made from, as their authors run them: the references for imports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidal_builders.foreign.peft import PEFT_PREFIX, WEIGHTS_FILE
 from tidal_builders.quiet import quiet_transformers
 
 _BATCH = 16
-# More is not asked of a source; positions that RoBERTa does not use.
+# Largest number of tokens per text; positions that RoBERTa does not use.
 _MAX_TOKENS, _SPARE = 512, 2
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "sentencepiece.bpe.model")
 
@@ -31,10 +31,11 @@ class SourceModel:
     """A classifier in float32 on the CPU, in evaluation mode, with its own tokenizer.
 
     Attributes:
-        title: What it is, for messages.
-        model: Of transformers, peft or torch: called with a batch, it gives an object with `logits` [rows, classes].
-        tokenizer: Of transformers.
-        longest: Tokens of the longest text that is asked.
+        title: Name in messages.
+        model: Model of transformers, peft or torch: called with a batch, it returns an object with `logits`
+            [rows, classes].
+        tokenizer: Tokenizer of transformers.
+        longest: Number of tokens at which texts are truncated.
     """
 
     title: str
@@ -43,7 +44,14 @@ class SourceModel:
     longest: int
 
     def logits(self, texts: Sequence[tuple[str, ...]]) -> FloatArray:
-        """Answers [rows, classes] to texts, of one string each or of two; longer ones are cut."""
+        """Compute the logits of texts.
+
+        Args:
+            texts: Texts of one string each, or of two; longer ones are truncated.
+
+        Returns:
+            float32 [texts, classes].
+        """
         found = []
         for _, alike in itertools.groupby(texts, key=len):
             rows = list(alike)
@@ -58,10 +66,13 @@ class SourceModel:
 
 
 def source_tokenizer(*folders: Path | None) -> Any:
-    """The tokenizer of the first folder that has one.
+    """Load the tokenizer of the first folder that has one.
+
+    Args:
+        folders: Folders to try; None is skipped.
 
     Raises:
-        InvalidArgument: none has.
+        InvalidArgument: No folder has a tokenizer.
     """
     for folder in folders:
         if folder is not None and any((folder / name).is_file() for name in _TOKENIZER_FILES):
@@ -72,7 +83,7 @@ def source_tokenizer(*folders: Path | None) -> Any:
 
 
 def longest_input(model: Any, tokenizer: Any) -> int:
-    """Tokens of the longest text that a model and its tokenizer take."""
+    """Largest number of tokens that a model and its tokenizer accept."""
     longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _MAX_TOKENS))
     # RoBERTa counts positions from behind the padding token.
     return int(longest - _SPARE if model.config.model_type in ("roberta", "xlm-roberta") else longest)
@@ -100,22 +111,24 @@ def load_classifier(folder: Path) -> Any:
             )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise InvalidArgument(f"{folder} holds no sequence classifier: {reason}") from None
+        raise InvalidArgument(f"{folder} has no sequence classifier: {reason}") from None
     if missing := sorted(info["missing_keys"]):
-        raise InvalidArgument(f"{folder} has no weights for {', '.join(missing[:4])}: it is no fine-tuned classifier")
+        raise InvalidArgument(
+            f"{folder} has no weights for {', '.join(missing[:4])}: it is not a fine-tuned classifier"
+        )
     return model.eval()
 
 
 def peft_model(folder: Path, base: Path, classes: int) -> Any:
-    """A LoRA on its base by an unmodified peft.
+    """Load a LoRA on its base by an unmodified peft.
 
     Args:
-        folder: What peft saved.
-        base: The base's files.
-        classes: Of the adapter's classifier.
+        folder: Folder that peft saved.
+        base: Folder of the base.
+        classes: Number of classes of the adapter's classifier.
 
     Raises:
-        Unsupported: The base's files lack weights that the training filled with random numbers and peft did not save.
+        Unsupported: The base's folder lacks weights that training initialised randomly and peft did not save.
     """
     from peft import PeftModel
 
@@ -130,6 +143,6 @@ def peft_model(folder: Path, base: Path, classes: int) -> Any:
     if lost := sorted(set(info["missing_keys"]) - saved):
         raise Unsupported(
             f"{base} has no weights for {', '.join(lost[:4])}: training began with random ones, and peft did not save "
-            "them, so the trained model cannot be had again; train with modules_to_save that names them"
+            "them, so the trained model cannot be restored; train with modules_to_save that names them"
         )
     return merged

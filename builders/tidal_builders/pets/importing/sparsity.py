@@ -1,4 +1,4 @@
-"""Chooses how sparse a fully fine-tuned checkpoint is stored, by how the task answers on the engine that serves it."""
+"""Chooses the sparsity of a fully fine-tuned checkpoint by the task's answers on the engine that serves it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from tidal_builders.pets.importing.comparison import SourceComparison, accuracy_
 from tidal_builders.pets.importing.imported import Imported, ImportOptions
 from tidal_builders.pets.importing.ladder import SparsityStep, best_step, climb
 
-# Labelled queries that are asked at every step; all of them are asked of the task that is stored.
+# Number of labelled queries per step; the stored task answers all of them.
 _MAX_ROWS = 1000
 
 
 def choose_sparsity(found: Imported, comparison: SourceComparison, options: ImportOptions) -> Imported:
-    """The sparsest task of a checkpoint that keeps its answers.
+    """Make the sparsest task of a checkpoint that keeps its answers.
 
-    With labelled queries these are accuracies, else agreement on made texts (`agreement`).
+    With labelled queries accuracies are compared, else agreement on generated texts (`agreement`).
 
     Args:
-        found: a checkpoint of which differences are kept, see `Imported.at_sparsity`.
-        comparison: of the checkpoint with the base's published version.
-        options: `min_score` is the bound; with `force` the best is taken where none reaches it.
+        found: Import of a checkpoint with differences, see `Imported.at_sparsity`.
+        comparison: The checkpoint and the base's published version.
+        options: `min_score` is the bound; with `force` the best task is returned if none reaches it.
 
     Raises:
-        InvalidArgument: none reaches the bound, or none can be measured.
+        InvalidArgument: No sparsity reaches the bound, or none can be measured.
     """
     at, truth = found.at_sparsity, comparison.truth
     assert at is not None

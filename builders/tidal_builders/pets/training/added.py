@@ -1,4 +1,4 @@
-"""Kinds that add to a frozen encoder: adapters behind its layers, and low-rank differences beside them."""
+"""Kinds that add to a frozen encoder: adapters after its layers, and low-rank differences parallel to them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tidal.pets.terms import BaseLayers, Bottleneck, LinearTerms, LowRankDelta
 from tidal_builders.pets.training.changed import Norms, Terms, array_of
 from tidal_builders.pets.training.settings import TrainingSettings
 
-# Low-rank differences of the attention's query and value (Hu et al.): BERT and its kin, DistilBERT.
+# Low-rank differences of the attention's query and value (Hu et al.): in BERT and RoBERTa, in DistilBERT.
 _LOW_RANK = (".self.query", ".self.value", "attention.q_lin", "attention.v_lin")
 _SCALE = 2.0
-# Adapters are near the identity at first.
+# Adapters are near the identity initially.
 _SPREAD = 1e-2
 
 
 class Adapters:
-    """Bottlenecks behind the attention's and the layer's own output, and the normalisations (Houlsby et al.)."""
+    """Bottlenecks on the outputs of attention and feed-forward part, and the normalisations (Houlsby et al.)."""
 
     def __init__(self, encoder: Module, base: BaseLayers, settings: TrainingSettings) -> None:
         self._norms = Norms(encoder, base)
@@ -37,15 +37,15 @@ class Adapters:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """What is trained."""
+        """Parameters to train."""
         found = [each for pair in self._adapters.values() for part in pair for each in part.parameters()]
         return [*found, *self._norms.parameters]
 
     def on_progress(self, done: float) -> None:
-        """Nothing changes on the way."""
+        """Do nothing."""
 
     def terms(self) -> Terms:
-        """What it came to."""
+        """The trained terms."""
         linear = {
             path: LinearTerms(
                 bottleneck=Bottleneck(
@@ -58,7 +58,7 @@ class Adapters:
 
 
 class LowRank:
-    """Differences of a low rank of the attention's query and value (LoRA, Hu et al.)."""
+    """Low-rank differences of the attention's query and value (LoRA, Hu et al.)."""
 
     def __init__(self, encoder: Module, base: BaseLayers, settings: TrainingSettings) -> None:
         self._parts: dict[str, tuple[Linear, Linear]] = {}
@@ -74,14 +74,14 @@ class LowRank:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """What is trained."""
+        """Parameters to train."""
         return [each for pair in self._parts.values() for part in pair for each in part.parameters()]
 
     def on_progress(self, done: float) -> None:
-        """Nothing changes on the way."""
+        """Do nothing."""
 
     def terms(self) -> Terms:
-        """What it came to."""
+        """The trained terms."""
         linear = {
             path: LinearTerms(delta=LowRankDelta(array_of(down.weight), array_of(up.weight), _SCALE))
             for path, (down, up) in self._parts.items()
@@ -99,7 +99,7 @@ class _Times(Module):
 
 
 def _add(layer: Module, branch: Module, *, of_output: bool) -> None:
-    """Add a branch to what a layer gives: of the layer's output, or beside the layer, of its input."""
+    """Add a branch to a layer's output: a function of the output, or of the layer's input."""
 
     def add(_: Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = output + branch(output if of_output else inputs[0])

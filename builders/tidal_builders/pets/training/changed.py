@@ -15,9 +15,9 @@ from tidal.pets.terms import BaseLayers, FloatArray, LinearTerms, NormTerms
 from tidal_builders.pets.training.settings import TrainingSettings
 
 Terms = tuple[Mapping[str, LinearTerms], Mapping[str, NormTerms]]
-# Differences are dense for this share of the training, then cut to the largest.
+# Share of the training during which differences are dense; then the largest are kept.
 _DENSE = 0.4
-# What a mask keeps is chosen anew so many times in a training: sorting ten million scores takes a tenth of a second.
+# Number of updates of a mask per training: sorting ten million scores takes a tenth of a second.
 _CHOICES = 60
 
 
@@ -30,7 +30,7 @@ class Norms:
         self.parameters = [_trained(layer, part) for layer in self._layers.values() for part in parts]
 
     def terms(self) -> dict[str, NormTerms]:
-        """What they came to."""
+        """The trained weights and biases."""
         return {path: NormTerms(*map(_values, (layer.weight, layer.bias))) for path, layer in self._layers.items()}
 
 
@@ -43,14 +43,14 @@ class Biases:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """What is trained."""
+        """Parameters to train."""
         return [*self._biases.parameters, *self._norms.parameters]
 
     def on_progress(self, done: float) -> None:
-        """Nothing changes on the way."""
+        """Do nothing."""
 
     def terms(self) -> Terms:
-        """What it came to."""
+        """The trained terms."""
         return {path: LinearTerms(bias=bias) for path, bias in self._biases.differences().items()}, self._norms.terms()
 
 
@@ -58,8 +58,8 @@ class Differences:
     """Sparse differences of all linear layers' weights, and all biases (diff pruning).
 
     Guo et al. relax the number of changed weights (L0) and still cut by magnitude at the end to reach a sparsity
-    exactly. In a training of minutes we leave the relaxation out, which doubles the parameters and has temperatures to
-    tune: differences are trained densely at first, the largest of every matrix are kept, and these are trained on.
+    exactly. For a training of minutes we omit the relaxation, which doubles the parameters and has temperatures to
+    tune: differences are trained densely at first, then the largest of every matrix are kept and trained further.
     """
 
     def __init__(self, encoder: Module, base: BaseLayers, settings: TrainingSettings) -> None:
@@ -73,18 +73,18 @@ class Differences:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """What is trained."""
+        """Parameters to train."""
         found = [each.values for each in self._differences.values()]
         return [*found, *self._biases.parameters, *self._norms.parameters]
 
     def on_progress(self, done: float) -> None:
-        """Cut the differences once they are trained for long enough; `done` is the share of the training."""
+        """Keep only the largest differences after the dense phase; `done` is the share of the training."""
         if done >= _DENSE:
             for each in self._differences.values():
                 each.cut(self._kept)
 
     def terms(self) -> Terms:
-        """What it came to."""
+        """The trained terms."""
         biases = self._biases.differences()
         linear = {}
         for path, each in self._differences.items():
@@ -99,7 +99,7 @@ class Differences:
 class Masks:
     """Binary masks of all linear layers' weights, trained straight through a threshold (MaskBert, Zhao et al.).
 
-    A weight's mask is 0 where its score is among the lowest of its matrix. At first these are the smallest weights.
+    A weight's mask is 0 if its score is among the lowest of its matrix. Initially these are the smallest weights.
     """
 
     def __init__(self, encoder: Module, base: BaseLayers, settings: TrainingSettings) -> None:
@@ -111,18 +111,18 @@ class Masks:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """What is trained."""
+        """Parameters to train."""
         return [each.scores for each in self._masks.values()]
 
     def on_progress(self, done: float) -> None:
-        """Choose anew which weights are masked, every so often; `done` is the share of the training."""
+        """Update the masks at regular intervals; `done` is the share of the training."""
         if done * _CHOICES >= self._chosen + 1 or done >= 1:
             self._chosen = int(done * _CHOICES)
             for each in self._masks.values():
                 each.choose()
 
     def terms(self) -> Terms:
-        """What it came to: minus the weight where the mask is 0."""
+        """The trained terms: minus the weight where the mask is 0."""
         linear = {}
         for path, each in self._masks.items():
             layer = self._base.linear[path]
@@ -218,7 +218,7 @@ def _parametrise(layer: Module, change: Module) -> None:
 
 
 def _trained(layer: Module, part: str) -> Parameter:
-    # In memory of its own: the base's arrays may lie in that of the parameter.
+    # A copy: the base's arrays may share the parameter's memory.
     parameter = Parameter(layer.get_parameter(part).detach().clone())
     setattr(layer, part, parameter)
     return parameter

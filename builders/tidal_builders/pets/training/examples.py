@@ -1,4 +1,4 @@
-"""Texts as token ids, and batches of texts of like lengths."""
+"""Texts as token ids, and batches of texts of similar lengths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-# Texts are sorted by length within so many batches, so that every pass meets other batches.
+# Number of batches within which texts are sorted by length, so that every epoch has other batches.
 _POOL = 40
 
 
@@ -34,7 +34,7 @@ class Examples:
         return dict(self._tokenizer.pad([self._rows[row] for row in rows], return_tensors="pt"))
 
     def shuffled(self, batch: int, draw: np.random.Generator) -> Iterator[list[int]]:
-        """All texts once, in batches of like lengths and a random order."""
+        """Iterate over all texts once, in batches of similar lengths and in random order."""
         lengths = self.lengths()
         order = draw.permutation(len(lengths)).tolist()
         batches = []
@@ -45,7 +45,7 @@ class Examples:
             yield batches[position]
 
     def sorted(self, batch: int) -> Iterator[list[int]]:
-        """All texts once, the shortest first."""
+        """Iterate over all texts once, the shortest first."""
         lengths = self.lengths()
         order = sorted(range(len(lengths)), key=lengths.__getitem__)
         yield from (order[start : start + batch] for start in range(0, len(order), batch))

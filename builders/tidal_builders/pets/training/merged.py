@@ -1,4 +1,4 @@
-"""A task's full model in unmodified `transformers`: its terms in a copy of the weights. What answers are held to."""
+"""A task's full model in unmodified `transformers`, merged into a copy of the weights: the reference for answers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def merged_classifier(source: str | Path, terms: TaskTerms) -> Any:
-    """`AutoModelForSequenceClassification` of a base with a task merged into its weights, in evaluation mode.
+    """Load `AutoModelForSequenceClassification` of a base and merge a task into it, in evaluation mode.
 
-    Adapters are no weights of such a model: they are forward hooks.
+    Adapters cannot be weights of such a model: they are forward hooks.
 
     Args:
-        source: the base, a Hugging Face id or folder.
-        terms: of the task.
+        source: Hugging Face id or folder of the base.
+        terms: Terms of the task.
 
     Raises:
-        Unsupported: the model's classifier is not one linear layer on the pooled vector.
+        Unsupported: The model's classifier is not one linear layer on the pooled vector.
     """
     from transformers import AutoModelForSequenceClassification
 
@@ -52,7 +52,12 @@ def merged_classifier(source: str | Path, terms: TaskTerms) -> Any:
 
 @torch.no_grad()
 def merge_terms(encoder: Module, terms: TaskTerms) -> None:
-    """Change an encoder's weights into a task's; its classifier aside."""
+    """Change an encoder's weights to a task's, except the classifier.
+
+    Args:
+        encoder: Encoder of transformers; it is changed.
+        terms: Terms of the task.
+    """
     for path, own in terms.linear.items():
         layer = encoder.get_submodule(path)
         weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")

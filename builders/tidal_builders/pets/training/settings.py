@@ -1,4 +1,4 @@
-"""How a task is trained: the published sizes of each kind, and rates for a few passes over a few thousand texts."""
+"""Training settings: sizes of each kind as published, and learning rates for a few epochs of a few thousand texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tidal.errors import InvalidArgument
 
-# Of what a kind adds or changes. Masks move over a threshold or not at all, so that their scores take long steps.
+# Learning rates of what a kind adds or changes. A mask changes only when a score crosses the threshold: long steps.
 RATES: Mapping[str, float] = {
     "adapter": 1e-3, "bitfit": 2e-3, "diff_pruning": 2e-4, "lora": 1e-3, "maskbert": 1e-2,
 }  # fmt: skip
@@ -15,19 +15,19 @@ RATES: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class TrainingSettings:
-    """Of one training.
+    """Settings of one training.
 
     Attributes:
-        epochs: passes over all texts.
-        batch: texts in a step.
-        rate: of what the kind adds or changes; None takes the kind's of `RATES`.
-        head_rate: of the classifier, which starts from random values.
-        longest: tokens that a text is cut to.
-        seed: of all that is drawn.
-        bottleneck: width of adapters.
-        rank: of low-rank differences; their scale is 2.
-        masked: share of every weight matrix that a mask sets to 0.
-        kept: share of every weight matrix that diff pruning changes.
+        epochs: Number of passes over all texts.
+        batch: Number of texts per step.
+        rate: Learning rate of what the kind adds or changes; None: the kind's in `RATES`.
+        head_rate: Learning rate of the classifier, which starts from random values.
+        longest: Number of tokens at which texts are truncated.
+        seed: Seed of all random numbers.
+        bottleneck: Width of adapters.
+        rank: Rank of low-rank differences; their scale is 2.
+        masked_share: Share of every weight matrix that a mask sets to 0.
+        changed_share: Share of every weight matrix that diff pruning changes.
     """
 
     epochs: int = 3
@@ -44,9 +44,12 @@ class TrainingSettings:
     def rate_of(self, kind: str) -> float:
         """The learning rate of what a kind adds or changes.
 
+        Args:
+            kind: Name of the kind.
+
         Raises:
-            InvalidArgument: the kind is none that is trained here.
+            InvalidArgument: Tasks of this kind cannot be trained.
         """
         if kind not in RATES:
-            raise InvalidArgument(f"tasks of the kind '{kind}' are not trained here; accepted: {', '.join(RATES)}")
+            raise InvalidArgument(f"tasks of the kind '{kind}' cannot be trained; accepted: {', '.join(RATES)}")
         return RATES[kind] if self.rate is None else self.rate

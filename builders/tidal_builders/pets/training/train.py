@@ -1,4 +1,4 @@
-"""Trains a task of any kind and gives it in the unified form."""
+"""Trains a task of any kind and returns it in the unified form."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Progress = Callable[[float], None]
 
 
 class TrainableTerms(Protocol):
-    """What a kind trains in an encoder."""
+    """The trainable part of an encoder for one kind."""
 
     @property
     def parameters(self) -> list[Parameter]:
-        """What is trained."""
+        """Parameters to train."""
 
     def on_progress(self, done: float) -> None:
-        """Hear of every step; `done` is the share of the training."""
+        """Called after every step; `done` is the share of the training."""
 
     def terms(self) -> Terms:
-        """What it came to."""
+        """The trained terms."""
 
 
 _CHANGES: dict[str, Callable[[Module, BaseLayers, TrainingSettings], TrainableTerms]] = {
@@ -48,7 +48,13 @@ _CHANGES: dict[str, Callable[[Module, BaseLayers, TrainingSettings], TrainableTe
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A trained task, the mean loss of every pass, and the seconds that training took."""
+    """A trained task.
+
+    Attributes:
+        terms: Terms of the task.
+        losses: Mean loss of every epoch.
+        seconds: Duration of the training.
+    """
 
     terms: TaskTerms
     losses: tuple[float, ...]
@@ -69,25 +75,25 @@ def train_task(
     """Train a task of one kind.
 
     Args:
-        encoder: a `transformers` encoder as `AutoModel` gives it. It is changed: take another one for the next task.
-        tokenizer: its.
-        base: the encoder's layers.
-        kind: adapter, bitfit, diff_pruning, lora or maskbert.
-        texts: of one string each, or of two.
-        truth: the label of each.
-        labels: all labels, in the order of the classifier's outputs.
-        settings: of the training.
-        progress: told the share that is done, after every step.
+        encoder: Encoder of transformers, as `AutoModel` loads it. It is changed: load another one for the next task.
+        tokenizer: Tokenizer of the encoder.
+        base: Layers of the encoder.
+        kind: Kind of the task: adapter, bitfit, diff_pruning, lora or maskbert.
+        texts: Texts of one string each, or of two.
+        truth: Label of each text.
+        labels: All labels, in the order of the classifier's outputs.
+        settings: Settings of the training.
+        progress: Called with the share that is done, after every step.
 
     Raises:
-        InvalidArgument: the kind is not trained here, there are no texts, or a label is none of `labels`.
+        InvalidArgument: The kind cannot be trained, there are no texts, or a label is not one of `labels`.
     """
     rate = settings.rate_of(kind)
     unknown = sorted(set(truth) - set(labels))
     if unknown or not texts or len(texts) != len(truth):
-        reason = f"label '{unknown[0]}' is none of the task's" if unknown else "there must be a label for every text"
+        reason = f"label '{unknown[0]}' is not one of the task's" if unknown else "every text needs a label"
         raise InvalidArgument(f"{len(texts)} texts and {len(truth)} labels: {reason}")
-    # Threads that wait for each other by spinning take the cores that they wait for, where there is other work.
+    # Threads that wait by spinning occupy the cores that they wait for, if other work runs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     begin = time.monotonic()
     torch.manual_seed(settings.seed)
