@@ -63,7 +63,7 @@ def test_a_task_and_its_model_generate_the_same(artefacts: BuiltArtefacts, tmp_p
         system = systems[name]
         system.write(tmp_path / folder)
         with tidal_serve(tmp_path / folder, "--exit-timeout", "3") as server:
-            found.append([asyncio.run(send(server.grpc, system, each)) for each in system.asked])
+            found.append([asyncio.run(send(server.grpc, system, each)) for each in system.targets])
     own, shared = found
     assert own[0] == own[1]
     agree = sum(one[0] == other[0] for one, other in zip(own[0], shared[0], strict=True))

@@ -109,7 +109,8 @@ def test_what_an_unload_leaves_unanswered(server: RunningServer, ask: Asker) -> 
     name = f"unloaded_{ask.protocol}"
     write_model(server.repository, name, answer_timeout_s=60)
     server.control.load(name, None)
-    answer = in_background(send, ask, name, "sleep 1500", "last")
+    # Longer than gauges take to be published on busy cores.
+    answer = in_background(send, ask, name, "sleep 5000", "last")
     assert until(lambda: value(server, "tidal_probe_in_flight_queries", name) == 1)
     server.control.unload(name)
     answer.result(timeout=20)

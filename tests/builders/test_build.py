@@ -174,8 +174,8 @@ def test_own_samples_and_labels(write_spec: WriteSpec, tmp_path: Path) -> None:
     ("fields", "message"),
     [
         ({"lengths": [16, 65]}, "65 tokens exceed the model's longest input of 64"),
-        ({"labels": ["yes", "no"]}, "expected 3 labels, one a class of the model, got 2"),
-        ({"engine": "torch", "precision": "int8"}, "engine torch does not run int8"),
+        ({"labels": ["yes", "no"]}, "expected 3 labels, one per class of the model, got 2"),
+        ({"engine": "torch", "precision": "int8"}, "engine torch does not support int8 on a cpu"),
         ({"model": "./nothing"}, "there is no folder"),
         ({"samples": "nothing.txt"}, "there is no file"),
     ],

@@ -104,6 +104,8 @@ def test_a_cancelled_generation_is_logged(observed: Observed) -> None:
     assert 1 <= line["generated_tokens"] <= 40
 
 
+# tritonserver exports the span when it drops the trace, at times before its HTTP thread has recorded the sending.
+@pytest.mark.flaky(reruns=2)
 @pytest.mark.parametrize(("system", "protocol"), CASES)
 def test_a_request_arrives_as_a_trace_of_three_spans(observed: Observed, system: str, protocol: str) -> None:
     name = f"{system}-{protocol}-trace"
