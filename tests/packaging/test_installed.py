@@ -91,9 +91,6 @@ def pip(*arguments: str) -> None:
     subprocess.run(command, check=True, timeout=240, capture_output=True, text=True)
 
 
-SHIPPED = ("*/model.py", "native/*.hpp", "*/native/*.?pp", "batcher/*.?pp", "batcher/*.h", "http_guard/*.?pp")
-
-
 def test_every_backend_is_in_the_wheel(wheel: Path) -> None:
     wanted = {
         path.relative_to(CHECKOUT / "backends").as_posix()
