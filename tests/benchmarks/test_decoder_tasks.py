@@ -56,7 +56,7 @@ def test_a_task_and_its_model_generate_the_same(artefacts: BuiltArtefacts, tmp_p
 
     async def send(url: str, system: SharingSystem, name: str) -> list[list[int]]:
         async with AsyncClient(url) as client:
-            return await asyncio.gather(*(system.asking.send(client, name, each, "id") for each in queries))
+            return await asyncio.gather(*(system.workload.send(client, name, each, "id") for each in queries))
 
     found = []
     for folder, name in (("own", decoder_tasks.own(threads_tried()[0])), ("shared", decoder_tasks.SHARED)):
