@@ -102,7 +102,7 @@ class OtasService:
                 request.fail(model_stops())
 
     def close(self, timeout_s: float) -> None:
-        """Run what waits, then end the threads; rows that are left after `timeout_s` seconds stay unanswered."""
+        """Run the queued rows, then end the threads; rows that are left after `timeout_s` seconds stay unanswered."""
         until = time.monotonic() + timeout_s
         self._intake.stop()
         join_until(until, [self._runner])
