@@ -1,4 +1,4 @@
-"""Unload, SIGTERM and SIGKILL with work in flight: answers first, then nothing is left behind."""
+"""Unload, SIGTERM and SIGKILL with requests in flight: they are answered, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from testing.servers import RunningServer, running_server
 from testing.waiting import until
-from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, in_background, outcome, write_model
+from tests.boundary.clients import BACKENDS, PROTOCOLS, ProbeClient, connected, in_background, outcome, write_model
 from tests.boundary.scraping import value
 from tidal_client.errors import RequestError
 
@@ -22,7 +22,7 @@ def _in_flight(server: RunningServer, model: str, count: int) -> bool:
     return until(lambda: value(server, "tidal_probe_in_flight_queries", model) == count)
 
 
-def test_an_unload_answers_what_is_in_flight(server: RunningServer, ask: Asker, fresh: str) -> None:
+def test_an_unload_answers_requests_in_flight(server: RunningServer, ask: ProbeClient, fresh: str) -> None:
     (pid,) = server.stub_pids(fresh)
     answers = [in_background(ask, "sleep 700", model=fresh) for _ in range(8)]
     assert _in_flight(server, fresh, 8)
@@ -35,8 +35,8 @@ def test_an_unload_answers_what_is_in_flight(server: RunningServer, ask: Asker, 
     assert value(server, "tidal_probe_in_flight_queries", fresh) == 0
 
 
-def test_an_unload_ends_though_the_service_keeps_what_was_answered(
-    server: RunningServer, ask: Asker, fresh: str
+def test_an_unload_ends_while_the_service_holds_answered_requests(
+    server: RunningServer, ask: ProbeClient, fresh: str
 ) -> None:
     (pid,) = server.stub_pids(fresh)
     assert outcome(ask, "hold", model=fresh, latency_ms=50) == "UNAVAILABLE"
@@ -44,12 +44,12 @@ def test_an_unload_ends_though_the_service_keeps_what_was_answered(
     assert until(lambda: not psutil.pid_exists(pid))
 
 
-def test_sigterm_answers_what_is_in_flight(tmp_path: Path) -> None:
+def test_sigterm_answers_requests_in_flight(tmp_path: Path) -> None:
     write_model(tmp_path, "probe")
     with running_server(tmp_path, extra_backends=BACKENDS) as running:
-        with asking(running, *PROTOCOLS) as askers:
-            answers = [in_background(ask, "sleep 1200") for ask in askers for _ in range(4)]
-            refusals = [in_background(ask, "hold", latency_ms=1500) for ask in askers]
+        with connected(running, *PROTOCOLS) as clients:
+            answers = [in_background(ask, "sleep 1200") for ask in clients for _ in range(4)]
+            refusals = [in_background(ask, "hold", latency_ms=1500) for ask in clients]
             assert _in_flight(running, "probe", 10)
             assert running.shared_memory()
             os.kill(running.pid, signal.SIGTERM)
@@ -64,16 +64,16 @@ def test_sigterm_answers_what_is_in_flight(tmp_path: Path) -> None:
         assert running.shared_memory() == {}
 
 
-def test_a_killed_stub_takes_no_other_model_with_it(tmp_path: Path) -> None:
+def test_a_killed_stub_does_not_affect_other_models(tmp_path: Path) -> None:
     write_model(tmp_path, "probe")
     write_model(tmp_path, "victim")
     running_for = running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=0)
-    with running_for as running, asking(running, *PROTOCOLS) as askers:
-        for ask in askers:
+    with running_for as running, connected(running, *PROTOCOLS) as clients:
+        for ask in clients:
             _kill_the_victim(running, ask)
 
 
-def _kill_the_victim(running: RunningServer, ask: Asker) -> None:
+def _kill_the_victim(running: RunningServer, ask: ProbeClient) -> None:
     (pid,) = running.stub_pids("victim")
     assert ask("process", model="victim")["echo"].item() == str(pid).encode()
     beside = in_background(ask, "sleep 700")
@@ -83,7 +83,7 @@ def _kill_the_victim(running: RunningServer, ask: Asker) -> None:
     for index in range(50):
         assert ask(f"reply {index}")["echo"].item() == f"reply {index}".encode()
     assert beside.result(timeout=60)["echo"].item() == b"sleep 700"
-    # Nobody can answer for it: what the client's own timeout is for.
+    # A killed process cannot answer: the client's timeout ends the request.
     assert isinstance(lost.exception(timeout=60), RequestError)
     assert outcome(ask, "reply", model="victim", timeout_s=5) == "UNAVAILABLE"
     running.control.unload("victim")

@@ -1,4 +1,4 @@
-"""A service that fails: everything open is answered with the cause, and a fresh service takes over."""
+"""A service that fails: open requests are answered with the cause, and a new service starts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from testing.servers import RunningServer
 from testing.waiting import until
-from tests.boundary.asking import Asker, outcome
-from tests.boundary.asking import in_background as background
+from tests.boundary.clients import ProbeClient, outcome
+from tests.boundary.clients import in_background as background
 from tests.boundary.scraping import value
 from tidal_client.errors import RequestError
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.server
     ("action", "cause"),
     [("raise-in-submit", "ValueError: raised in submit"), ("raise-in-thread", "KeyError: 'raised in thread'")],
 )
-def test_everything_open_gets_the_cause_and_later_requests_work(
-    server: RunningServer, ask: Asker, fresh: str, action: str, cause: str
+def test_open_requests_get_the_cause_and_later_ones_work(
+    server: RunningServer, ask: ProbeClient, fresh: str, action: str, cause: str
 ) -> None:
     waiting = [background(ask, each, model=fresh) for each in ("hold", "sleep 5000", "hold")]
     assert until(lambda: value(server, "tidal_probe_in_flight_queries", fresh) == 3)
@@ -35,7 +35,7 @@ def test_everything_open_gets_the_cause_and_later_requests_work(
     assert cause in server.log_text()
 
 
-def test_a_service_that_keeps_failing_backs_off(server: RunningServer, ask: Asker, fresh: str) -> None:
+def test_a_service_that_keeps_failing_backs_off(server: RunningServer, ask: ProbeClient, fresh: str) -> None:
     assert outcome(ask, "fail-starts 4", model=fresh) == "OK"
     assert outcome(ask, "raise-in-thread", model=fresh) == "INTERNAL"
     outcomes: list[str] = []
@@ -55,7 +55,7 @@ def test_a_service_that_keeps_failing_backs_off(server: RunningServer, ask: Aske
         return outcomes[-1] == "OK"
 
     assert until(answered)
-    # A request may be taken in the moment between a start and its failure, and get the failure's own answer.
+    # A request that is accepted between a start and its failure gets the error of the failure.
     assert set(outcomes[:-1]) <= {"UNAVAILABLE", "INTERNAL"}
     assert outcomes.count("UNAVAILABLE") > outcomes.count("INTERNAL")
     assert until(lambda: value(server, "tidal_probe_service_restarts_total", fresh) == 5)

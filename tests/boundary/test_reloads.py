@@ -1,4 +1,4 @@
-"""Publishing and reloading while clients ask, and long runs of failing requests."""
+"""Reloads under load, and long runs of failing requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from testing.servers import RunningServer, running_server
 from testing.waiting import until
-from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, outcome, write_model
+from tests.boundary.clients import BACKENDS, PROTOCOLS, ProbeClient, connected, outcome, write_model
 
 pytestmark = pytest.mark.server
 
@@ -20,18 +20,18 @@ pytestmark = pytest.mark.server
 class Load:
     """Requests over both protocols, without a pause, until it is stopped."""
 
-    def __init__(self, askers: list[Asker], model: str) -> None:
+    def __init__(self, clients: list[ProbeClient], model: str) -> None:
         self.outcomes: list[str] = []
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._ask, args=(ask, model, action), daemon=True)
-            for ask in askers
+            for ask in clients
             for action in ("reply", "sleep 30")
         ]
         for thread in self._threads:
             thread.start()
 
-    def _ask(self, ask: Asker, model: str, action: str) -> None:
+    def _ask(self, ask: ProbeClient, model: str, action: str) -> None:
         while not self._stop.is_set():
             self.outcomes.append(outcome(ask, action, model=model, timeout_s=30))
 
@@ -49,8 +49,8 @@ class Load:
 
 def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
     write_model(tmp_path, "probe")
-    with running_server(tmp_path, extra_backends=BACKENDS) as running, asking(running, *PROTOCOLS) as askers:
-        with Load(askers, "probe") as load:
+    with running_server(tmp_path, extra_backends=BACKENDS) as running, connected(running, *PROTOCOLS) as clients:
+        with Load(clients, "probe") as load:
             # New versions, then the same version with another config.
             for version in (2, 3, 4):
                 write_model(tmp_path, "probe", version=version)
@@ -62,24 +62,26 @@ def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
             running.control.load("probe", None)
             assert until(partial(load.reached, 1000))
         assert Counter(load.outcomes) == {"OK": len(load.outcomes)}
-        assert askers[0]("reply")["echo"].item() == b"replychanged"
+        assert clients[0]("reply")["echo"].item() == b"replychanged"
 
 
-def test_unload_and_load_under_load_end_every_request(server: RunningServer, askers: dict[str, Asker]) -> None:
+def test_unload_and_load_under_load_answer_every_request(
+    server: RunningServer, clients: dict[str, ProbeClient]
+) -> None:
     write_model(server.repository, "shifting")
     server.control.load("shifting", None)
-    with Load(list(askers.values()), "shifting") as load:
+    with Load(list(clients.values()), "shifting") as load:
         for _ in range(3):
             server.control.unload("shifting")
             assert until(lambda: "UNAVAILABLE" in load.outcomes[-8:])
             server.control.load("shifting", None)
             assert until(lambda: load.outcomes[-8:] == ["OK"] * 8)
-    # Between the two nobody serves; but nothing hangs, and nothing ends otherwise.
+    # Between the two the model is not served: requests are refused, and none hangs or fails otherwise.
     assert set(load.outcomes) <= {"OK", "UNAVAILABLE"}, Counter(load.outcomes)
     server.control.unload("shifting")
 
 
-def test_failing_requests_leave_nothing_behind(server: RunningServer, ask: Asker, fresh: str) -> None:
+def test_failing_requests_leave_nothing_behind(server: RunningServer, ask: ProbeClient, fresh: str) -> None:
     def fail(count: int) -> None:
         actions = ("drop", "wrong-rows", "bad-array", "no such action")
         for index in range(count):

@@ -1,4 +1,4 @@
-"""Requests that wait: deadlines, timeouts, a full queue, clients that go away."""
+"""Waiting requests: deadlines, timeouts, a full queue, cancellation by clients."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pytest
 
 from testing.servers import RunningServer
 from testing.waiting import until
-from tests.boundary.asking import Asker, in_background, outcome, together
+from tests.boundary.clients import ProbeClient, in_background, outcome, together
 from tests.boundary.scraping import value
 from tidal_client.errors import RequestError
 
 pytestmark = pytest.mark.server
 
 
-def test_a_deadline_that_nobody_meets_is_answered_when_it_passes(ask: Asker) -> None:
-    # A long deadline first, so that the watch has to be brought forward.
+def test_a_missed_deadline_is_answered_when_it_passes(ask: ProbeClient) -> None:
+    # A long deadline first, so that an earlier one has to wake the thread.
     late = in_background(ask, "hold", latency_ms=700)
     time.sleep(0.05)
     took = []
@@ -26,27 +26,27 @@ def test_a_deadline_that_nobody_meets_is_answered_when_it_passes(ask: Asker) -> 
             ask("hold", latency_ms=150)
         took.append(time.monotonic() - began)
         assert refused.value.code == "UNAVAILABLE"
-    # The watch itself is a few ms late at most, at the best of several times on a busy machine too.
+    # The thread is a few milliseconds late; the best of several tries excludes delays by other processes.
     assert 0.15 <= min(took) < 0.20
     with pytest.raises(RequestError, match="the deadline of 700 ms"):
         late.result(timeout=60)
 
 
-def test_many_deadlines_are_each_met(ask: Asker) -> None:
+def test_many_deadlines_are_each_met(ask: ProbeClient) -> None:
     def one(index: int) -> str:
         return outcome(ask, "hold" if index % 2 else "sleep 20", latency_ms=100 + 10 * index if index % 2 else 5000)
 
     assert together(16, one) == ["UNAVAILABLE" if index % 2 else "OK" for index in range(16)]
 
 
-def test_a_request_that_nobody_answers_times_out(ask: Asker) -> None:
+def test_an_unanswered_request_times_out(ask: ProbeClient) -> None:
     with pytest.raises(RequestError, match=r"no answer within answer_timeout_s \(0.5 s\)") as refused:
         ask("hold", model="impatient")
     assert refused.value.code == "UNAVAILABLE"
     assert outcome(ask, "reply", model="impatient") == "OK"
 
 
-def test_a_full_queue_refuses_at_once_and_recovers(server: RunningServer, ask: Asker) -> None:
+def test_a_full_queue_refuses_at_once_and_recovers(server: RunningServer, ask: ProbeClient) -> None:
     held = [in_background(ask, "hold", model="small", latency_ms=3000) for _ in range(3)]
     assert until(lambda: value(server, "tidal_probe_in_flight_queries", "small") == 3)
     with pytest.raises(RequestError, match="the model's queue is full: 3 queries wait or run") as refused:
@@ -63,8 +63,8 @@ def test_a_full_queue_refuses_at_once_and_recovers(server: RunningServer, ask: A
     assert outcome(ask, ["reply"] * 4, model="small") == "OK"
 
 
-def test_a_cancelled_request_is_seen_by_the_service(ask: Asker, askers: dict[str, Asker]) -> None:
-    grpc = askers["grpc"]
+def test_a_cancelled_request_is_seen_by_the_service(ask: ProbeClient, clients: dict[str, ProbeClient]) -> None:
+    grpc = clients["grpc"]
     before = int(ask("cancelled")["echo"].item())
     assert outcome(grpc, "until-cancelled", timeout_s=0.3) == "DEADLINE_EXCEEDED"
     assert until(lambda: int(ask("cancelled")["echo"].item()) == before + 1)

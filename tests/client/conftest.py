@@ -37,7 +37,7 @@ parameters [ {{ key: "log_file" value: {{ string_value: "{log_file}" }} }} ]
 
 @dataclass(frozen=True)
 class ProbeServer:
-    """Where the server listens, and what the probe model wrote down."""
+    """Addresses of the server, and the log of the probe model."""
 
     http: str
     grpc: str

@@ -1,4 +1,4 @@
-"""The root of the `tidal` command, as a process of its own so that what it imports is seen."""
+"""The root of the `tidal` command, in a subprocess so that its imports are visible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tidal_client.extras import install_command
 
 _COMMANDS = ("doctor", "build", "serve", "models", "controller", "infer", "load")
-# A distribution that only adds entry points, put on the path of the process under test.
+# Code of a distribution that adds entry points, on the path of the process under test.
 _PLUGIN = """
 import typer
 def hello(name: str) -> None:
@@ -42,7 +42,7 @@ def _run(*args: str, path: Path | None = None, code: str | None = None) -> subpr
 
 @pytest.fixture
 def plugins(tmp_path: Path) -> Path:
-    """A folder for PYTHONPATH with further subcommands, good and broken."""
+    """A folder for PYTHONPATH with additional subcommands, working and broken."""
     info = tmp_path / "plugins-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugins\nVersion: 1.0\n")
@@ -92,7 +92,7 @@ def test_version_and_usage() -> None:
     assert _run("infer").returncode == 2
 
 
-def test_a_plain_function_and_a_typer_both_serve(plugins: Path) -> None:
+def test_functions_and_typers_are_both_accepted(plugins: Path) -> None:
     assert _run("hello", "you", path=plugins).stdout == "hello you\n"
     assert "Usage: tidal hello" in _run("hello", "--help", path=plugins).stdout
     assert _run("group", "two", path=plugins).stdout == "two\n"
@@ -115,7 +115,7 @@ def test_a_missing_extra_is_named(plugins: Path) -> None:
         assert done.stderr == expected
 
 
-def test_a_defect_of_our_own_is_not_blamed_on_an_extra(plugins: Path) -> None:
+def test_a_missing_module_of_tidal_is_not_reported_as_an_extra(plugins: Path) -> None:
     done = _run("ours", path=plugins)
     assert done.returncode == 1
     assert "No module named 'tidal_client.no_such_module'" in done.stderr

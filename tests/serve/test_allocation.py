@@ -20,9 +20,7 @@ def with_last(instances: dict[int, int]) -> dict[int, int]:
 
 
 @given(counts, st.data())
-def test_is_read_as_it_was_written(
-    tmp_path_factory: pytest.TempPathFactory, instances: dict[int, int], data: st.DataObject
-) -> None:
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, instances: dict[int, int], data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("model")
     loaded = data.draw(st.none() | st.fixed_dictionaries({n: st.integers(0, 1024) for n in instances}))
     allocation = make_allocation(with_last(instances), loaded)
@@ -32,7 +30,7 @@ def test_is_read_as_it_was_written(
 
 
 @given(counts, st.data())
-def test_the_front_uses_no_more_than_wanted_nor_loaded(instances: dict[int, int], data: st.DataObject) -> None:
+def test_the_front_uses_the_minimum_of_wanted_and_loaded(instances: dict[int, int], data: st.DataObject) -> None:
     wanted = with_last(instances)
     assert make_allocation(wanted).serving() == wanted
     loaded = data.draw(st.fixed_dictionaries({n: st.integers(0, 1024) for n in wanted}))
@@ -74,7 +72,7 @@ def test_a_bad_file_is_refused_in_one_sentence_that_names_the_field(text: str, r
     assert "\n" not in str(refused.value)
 
 
-def test_names_exactly_the_runtimes_of_its_model() -> None:
+def test_has_to_name_exactly_the_runtimes_of_its_model() -> None:
     allocation = make_allocation({64: 1, 512: 1})
     allocation.check([512, 64])
     with pytest.raises(InvalidArgument, match="instances names 64, the model's runtimes are 128, 512"):

@@ -1,4 +1,4 @@
-"""A partitioned model on a running `tidal serve`: its allocation is changed, and outlives what happens to it."""
+"""Changes of the allocation of a partitioned model on a running `tidal serve`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`m` with runtimes of 16 and 64 tokens; the longer one has two instances by its allocation alone."""
     folder = tmp_path_factory.mktemp("changing") / "models"
     publish_partitioned(folder, "m", [16, 64])
-    set_instances(folder, "m", {16: 1, 64: 2}, loaded={16: 1, 64: 1})  # a change that was killed
+    set_instances(folder, "m", {16: 1, 64: 2}, loaded={16: 1, 64: 1})  # an interrupted change
     return folder
 
 
@@ -71,7 +71,7 @@ def used(served: Served) -> dict[int, int]:
 
 
 def ask(client: tritonclient.grpc.InferenceServerClient, seconds: float = 0.0, model: str = "m") -> tuple[int, int]:
-    """Ask a model; returns the runtime's length and version."""
+    """Send a request; return the runtime's length and version."""
     tensor = tritonclient.grpc.InferInput("SECONDS", [1], "FP32")
     tensor.set_data_from_numpy(np.array([seconds], dtype=np.float32))
     length, version = client.infer(model, [tensor], client_timeout=20).as_numpy("RAN")
@@ -80,7 +80,7 @@ def ask(client: tritonclient.grpc.InferenceServerClient, seconds: float = 0.0, m
 
 @dataclass
 class Load:
-    """What closed-loop clients saw."""
+    """Responses and failures of closed-loop clients."""
 
     answers: list[tuple[int, int]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -92,7 +92,7 @@ class Load:
 
 @contextmanager
 def load_on(served: Served) -> Iterator[Load]:
-    """Ask `m` from several clients until the block ends, each request some milliseconds of a runtime."""
+    """Send requests to `m` from several clients until the block ends; each takes 8 ms of a runtime."""
     load, stop = Load(), threading.Event()
 
     def client() -> None:
@@ -115,7 +115,7 @@ def load_on(served: Served) -> Iterator[Load]:
 
 
 def allocate(served: Served, **counts: int) -> None:
-    """As the command does it, without starting a process: `n16=1` for one instance of 16 tokens."""
+    """Allocate like the command, without a process: `n16=1` is one instance of 16 tokens."""
     repository = Path(served.report["repository"])
     model = partitioned_model(repository, "m")
     wanted = {**wanted_now(repository, model), **{int(name[1:]): count for name, count in counts.items()}}
@@ -124,8 +124,8 @@ def allocate(served: Served, **counts: int) -> None:
     )
 
 
-def test_a_start_loads_what_is_wanted(server: Served, repository: Path) -> None:
-    """The file had a change under way, and another count than config.pbtxt."""
+def test_a_start_loads_the_allocation(server: Served, repository: Path) -> None:
+    """The file has an interrupted change, and another count than config.pbtxt."""
     assert loaded(server) == {"m_len16": (1, 1), "m_len64": (1, 2)}
     assert live(server) == {"m_len16": 1, "m_len64": 2}
     allocation = read_allocation(repository / "m")
@@ -170,7 +170,7 @@ def test_a_change_leaves_the_other_instances_running(server: Served) -> None:
 
 @contextmanager
 def all_busy(served: Served, instances: int, seconds: float = 2.0) -> Iterator[list[threading.Thread]]:
-    """So many requests, each on an instance of its own, from when all run; at the end all are answered."""
+    """Keep `instances` instances busy with one request each during the block; at its end all are answered."""
     folder = served.runtime / "tmp"
     for mark in folder.glob("busy-*"):
         mark.unlink()
@@ -186,26 +186,26 @@ def all_busy(served: Served, instances: int, seconds: float = 2.0) -> Iterator[l
     assert len(answers) == instances
 
 
-def test_an_instance_leaves_after_the_front_has_given_it_up(server: Served, repository: Path) -> None:
+def test_an_instance_is_unloaded_after_the_front_released_it(server: Served, repository: Path) -> None:
     allocate(server, n16=0, n64=2)
     with all_busy(server, 2) as requests:
         change = threading.Thread(target=allocate, args=(server,), kwargs={"n64": 1})
         change.start()
         assert until(lambda: under_change(repository) == {16: 0, 64: 2})
-        before, looks = loads(server, "m_len64"), 0
+        before, polls = loads(server, "m_len64"), 0
         while all(request.is_alive() for request in requests):
-            # Triton would wait for the instance that it removes, too, but only after a request to remove it.
+            # Triton waits for the instance that it removes, too, but only after the request to remove it.
             now = loads(server, "m_len64")
             if all(request.is_alive() for request in requests):
                 assert now == before
-                looks += 1
+                polls += 1
             time.sleep(0.05)
-        assert looks > 5
+        assert polls > 5
         change.join()
     assert loaded(server) == {"m_len64": (1, 1)}
 
 
-def test_a_change_that_was_killed_is_completed_by_the_next(server: Served, repository: Path) -> None:
+def test_an_interrupted_change_is_completed_by_the_next(server: Served, repository: Path) -> None:
     allocate(server, n16=0, n64=2)
     with all_busy(server, 2, seconds=8.0):  # commands that start meanwhile take their time on a busy machine
         killed = subprocess.Popen([*TIDAL, "models", "allocate", "m", "16=1", "64=1"], env=server.environment)
@@ -243,7 +243,7 @@ def test_the_supervisor_restarts_a_runtime_with_its_allocation(server: Served) -
 def test_the_supervisor_leaves_a_runtime_without_instances_alone(server: Served) -> None:
     restarts = server.state["restarts"]
     allocate(server, n16=0, n64=1)
-    time.sleep(4 * POLL_S)  # as many looks of the supervisor
+    time.sleep(4 * POLL_S)  # four polls of the supervisor
     assert loaded(server) == {"m_len64": (1, 1)}
     assert (
         server.tidal("models", "load", "m_len16").stdout
@@ -326,7 +326,7 @@ def test_a_version_that_does_not_load_leaves_the_old_one_everywhere(server: Serv
 
 
 def test_a_restart_and_a_change_keep_the_version_that_the_front_calls(server: Served) -> None:
-    """A newer one is published, and would not even load."""
+    """A newer version is published that would not load."""
     before, stubs = server.state["restarts"].get("m_len64", 0), server.stubs("m_len64")
     stubs[0].kill()
     assert until(lambda: server.state["restarts"].get("m_len64", 0) == before + 1)
@@ -339,7 +339,7 @@ def test_a_restart_and_a_change_keep_the_version_that_the_front_calls(server: Se
     allocate(server, n32=1)
 
 
-def test_a_change_of_version_that_was_killed_is_completed_by_the_next(server: Served, repository: Path) -> None:
+def test_an_interrupted_reload_is_completed_by_the_next(server: Served, repository: Path) -> None:
     with load_on(server) as load:
         publish_partitioned(repository, "m", [32, 64], version=5)
         killed = subprocess.Popen([*TIDAL, "models", "reload", "m"], env=server.environment)
@@ -356,7 +356,7 @@ def test_a_change_of_version_that_was_killed_is_completed_by_the_next(server: Se
     assert until(lambda: live(server) == {"m_len32": 1, "m_len64": 1})
 
 
-def test_a_family_is_unloaded_and_loaded_as_one(server: Served) -> None:
+def test_a_partitioned_model_is_unloaded_and_loaded_with_its_runtimes(server: Served) -> None:
     assert server.tidal("models", "unload", "m").returncode == 0
     assert loaded(server) == {}
     assert server.tidal("models", "load", "m").returncode == 0
@@ -395,8 +395,8 @@ def test_a_second_server_of_the_repository_refuses_changes(server: Served, repos
     assert read_allocation(repository / "m") == before
 
 
-def test_a_model_that_is_partitioned_no_more_lets_its_runtimes_go(server: Served, repository: Path) -> None:
-    """The last use of the family."""
+def test_a_model_that_is_no_longer_partitioned_unloads_its_runtimes(server: Served, repository: Path) -> None:
+    """The last test of this server."""
     publish_partitioned(repository, "m", [32, 64], version=6, placement="polymorphic")
     reported = server.tidal("models", "reload", "m")
     assert reported.returncode == 0, reported.stderr
@@ -408,7 +408,7 @@ def test_a_model_that_is_partitioned_no_more_lets_its_runtimes_go(server: Served
     assert loaded(server) == {}
 
 
-def test_outlives_the_server(tmp_path: Path) -> None:
+def test_an_allocation_outlives_the_server(tmp_path: Path) -> None:
     repository = tmp_path / "models"
     publish_partitioned(repository, "m", [16, 64])
     for name in ("first", "second"):
@@ -432,6 +432,6 @@ def loads(served: Served, model: str) -> int:
 
 
 def under_change(repository: Path) -> dict[int, int] | None:
-    """What the file says to be loaded while a change is under way."""
+    """Loaded counts in the allocation file while a change is in progress."""
     allocation = read_allocation(repository / "m")
     return allocation.loaded if allocation is not None else None

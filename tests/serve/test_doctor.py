@@ -16,7 +16,7 @@ from tidal.http_guard.build import build
 pytestmark = pytest.mark.server
 
 
-def test_finds_the_server_and_what_it_needs(tmp_path: Path) -> None:
+def test_detects_the_server_and_its_requirements(tmp_path: Path) -> None:
     build()
     leftover = Path(f"/dev/shm/tidal_0_leftover_of_test_{os.getpid()}")
     leftover.write_bytes(b"x" * 100)
@@ -41,8 +41,8 @@ def test_finds_the_server_and_what_it_needs(tmp_path: Path) -> None:
     assert {"GPU", "/dev/shm", "port 8000", "port 8001", "port 8002", "extra serve", "extra build"} <= checks.keys()
 
 
-def test_says_what_is_bad_and_leaves_with_1(tmp_path: Path) -> None:
-    """A tritonserver on PATH goes first, here one without its Python backend."""
+def test_reports_a_failed_check_and_exits_with_1(tmp_path: Path) -> None:
+    """A tritonserver on PATH has priority, here one without its Python backend."""
     (tmp_path / "bin").mkdir()
     binary = tmp_path / "bin" / "tritonserver"
     binary.write_text("#!/bin/sh\nexit 1\n")
@@ -55,7 +55,7 @@ def test_says_what_is_bad_and_leaves_with_1(tmp_path: Path) -> None:
     assert "This machine cannot serve" in answer.stdout
 
 
-def test_names_who_holds_a_port(tmp_path: Path) -> None:
+def test_names_the_process_that_uses_a_port(tmp_path: Path) -> None:
     with socket.socket() as holder:
         try:
             holder.bind(("127.0.0.1", 8002))

@@ -1,10 +1,10 @@
-"""The service of the `probe` backend. Its one worker does the action of a request's first row.
+"""The service of the `probe` backend. Its only worker performs the action named by a request's first row.
 
-reply · sleep MS · hold (kept, never answered) · release (answer what is held) · block (the worker never comes back)
+reply · sleep MS · hold (never answered) · release (answer all held requests) · block (the worker hangs)
 raise-in-submit · raise-in-thread · fail-starts N (the next N starts of a service fail)
 drop · twice · no-output · wrong-rows · wrong-type · bad-array
-ask-meanwhile (others ask whether it is cancelled while it is answered)
-until-cancelled · cancelled (how many were seen to be cancelled) · cost N (µs of each of N calls of `cancelled()`)
+check-cancelled (other threads check for cancellation during the reply)
+until-cancelled · cancelled (number of cancelled requests) · cost N (µs per call of `cancelled()`, over N calls)
 process (the stub's process id)
 """
 
@@ -34,14 +34,14 @@ class ProbeParameters(BaseModel):
 
 
 class Memory:
-    """What outlives a service."""
+    """State that outlives a service."""
 
     failing_starts = 0
     cancelled = 0
 
 
 class ProbeService:
-    """One worker, and a thread for each request that waits."""
+    """One worker, and one thread per sleeping request."""
 
     def __init__(self, context: ServiceContext, parameters: ProbeParameters, memory: Memory) -> None:
         if memory.failing_starts:
@@ -81,7 +81,7 @@ class ProbeService:
                 thread.start()
             else:
                 self._act(action, argument, request)
-            del request  # or a dropped one would live until the next
+            del request  # otherwise a dropped one would live until the next
 
     def _act(self, action: str, argument: str, request: PendingRequest) -> None:
         if action in ("reply", ""):
@@ -115,8 +115,8 @@ class ProbeService:
             self._reply(request)
         elif action == "process":
             self._reply(request, f"{os.getpid()}")
-        elif action == "ask-meanwhile":
-            self._ask_meanwhile(request)
+        elif action == "check-cancelled":
+            self._check_cancelled(request)
         elif action == "cost":
             began = time.perf_counter()
             for _ in range(int(argument)):
@@ -138,7 +138,7 @@ class ProbeService:
                 return
             time.sleep(0.01)
 
-    def _ask_meanwhile(self, request: PendingRequest) -> None:
+    def _check_cancelled(self, request: PendingRequest) -> None:
         def ask() -> None:
             while not request.answered:
                 request.cancelled()
