@@ -62,6 +62,10 @@ class RunningServer:
         rows = [row for row in self.control.index() if row.name == model]
         return "" if any(row.state == "READY" for row in rows) else (rows[-1].reason if rows else "never loaded")
 
+    def serves(self, model: str) -> bool:
+        """Whether a version of a model is ready."""
+        return any(row.name == model and row.state == "READY" for row in self.control.index())
+
     def metrics_text(self) -> str:
         """The text of the server's /metrics."""
         with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=10) as response:

@@ -130,10 +130,15 @@ def tidal(
 def tidal_in_process(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run the `tidal` command in this process, which saves the second that its imports take.
 
-    It redirects the standard output and changes the environment of the whole process meanwhile.
+    Meanwhile it redirects the standard output and changes the environment of the whole process.
     """
     absent = {name: None for name in os.environ if name not in environment}
-    result = CliRunner(env={**environment, **absent}).invoke(build_app(), arguments, prog_name="tidal")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        result = CliRunner(env={**environment, **absent}).invoke(build_app(), arguments, prog_name="tidal")
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return subprocess.CompletedProcess(["tidal", *arguments], result.exit_code, result.stdout, result.stderr)

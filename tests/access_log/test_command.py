@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.serving import environment_in, publish, tidal
+from testing.serving import environment_in, publish, tidal_in_process
 
 
 @pytest.mark.parametrize("given", ["option", "variable"])
@@ -19,7 +19,7 @@ def test_a_log_that_cannot_be_opened(tmp_path: Path, given: str) -> None:
         arguments += ["--access-log", str(path)]
     else:
         environment["TIDAL_ACCESS_LOG"] = str(path)
-    ended = tidal(*arguments, environment=environment)
+    ended = tidal_in_process(*arguments, environment=environment)
     assert ended.returncode == 1
     message = " ".join(ended.stderr.split())
     assert "cannot be opened: No such file or directory" in message

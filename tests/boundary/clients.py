@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from testing.servers import RunningServer
+from testing.waiting import until
 from tidal_client.codec import InferRequest
 from tidal_client.errors import RequestError
 from tidal_client.transports import Transport, parse_url
@@ -82,6 +83,11 @@ def outcome(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     except RequestError as error:
         return error.code
     return "OK"
+
+
+def holds(ask: ProbeClient, count: int, model: str = "probe") -> bool:
+    """Wait until a model has `count` held or waiting requests; return whether it has."""
+    return until(lambda: int(ask("open", model=model)["echo"].item()) == count)
 
 
 def together(count: int, ask: Callable[[int], Any]) -> list[Any]:

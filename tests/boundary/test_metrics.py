@@ -54,8 +54,8 @@ def test_counts_equal_those_of_the_clients(server: RunningServer, clients: dict[
     assert until(lambda: value(server, "tidal_probe_in_flight_queries", fresh) == 0)
 
 
-def test_counters_continue_after_a_reload(server: RunningServer, ask: ProbeClient, fresh: str) -> None:
-    for note in ("a", "b", "c"):
+def test_counters_continue_after_a_reload(server: RunningServer, clients: dict[str, ProbeClient], fresh: str) -> None:
+    for note, ask in (("a", clients["grpc"]), ("b", clients["http"]), ("c", clients["grpc"])):
         write_model(server.repository, fresh, note=note)
         server.control.load(fresh, None)
         assert ask("reply", model=fresh)["echo"].item() == f"reply{note}".encode()
@@ -63,10 +63,11 @@ def test_counters_continue_after_a_reload(server: RunningServer, ask: ProbeClien
     assert until(lambda: value(server, "tidal_probe_request_seconds_count", fresh) == 3)
 
 
-def test_missed_deadlines_are_counted(server: RunningServer, ask: ProbeClient, fresh: str) -> None:
+def test_missed_deadlines_are_counted(server: RunningServer, clients: dict[str, ProbeClient], fresh: str) -> None:
     family = "tidal_probe_deadline_missed_total"
-    assert outcome(ask, "reply", model=fresh, latency_ms=10_000) == "OK"
-    assert outcome(ask, "hold", model=fresh, latency_ms=30) == "UNAVAILABLE"
-    assert outcome(ask, "no such action", model=fresh, latency_ms=10_000) == "INVALID_ARG"
-    assert until(lambda: sum(_counted(server, fresh).values()) == 3)
-    assert until(lambda: value(server, family, fresh) == 1)
+    for ask in clients.values():
+        assert outcome(ask, "reply", model=fresh, latency_ms=10_000) == "OK"
+        assert outcome(ask, "hold", model=fresh, latency_ms=30) == "UNAVAILABLE"
+        assert outcome(ask, "no such action", model=fresh, latency_ms=10_000) == "INVALID_ARG"
+    assert until(lambda: sum(_counted(server, fresh).values()) == 6)
+    assert until(lambda: value(server, family, fresh) == 2)

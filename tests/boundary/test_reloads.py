@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from functools import partial
-from pathlib import Path
 
 import psutil
 import pytest
 
-from testing.servers import RunningServer, running_server
+from testing.servers import RunningServer
 from testing.waiting import until
-from tests.boundary.clients import BACKENDS, PROTOCOLS, ProbeClient, connected, outcome, write_model
+from tests.boundary.clients import ProbeClient, outcome, write_model
 
 pytestmark = pytest.mark.server
 
@@ -47,22 +46,18 @@ class Load:
             thread.join(40)
 
 
-def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
-    write_model(tmp_path, "probe")
-    with running_server(tmp_path, extra_backends=BACKENDS) as running, connected(running, *PROTOCOLS) as clients:
-        with Load(clients, "probe") as load:
-            # New versions, then the same version with another config.
-            for version in (2, 3, 4):
-                write_model(tmp_path, "probe", version=version)
-                running.control.load("probe", None)
-                assert running.control.config("probe", version)
-                enough = len(load.outcomes) + 100
-                assert until(partial(load.reached, enough))
-            write_model(tmp_path, "probe", version=4, note="changed")
-            running.control.load("probe", None)
-            assert until(partial(load.reached, 1000))
-        assert Counter(load.outcomes) == {"OK": len(load.outcomes)}
-        assert clients[0]("reply")["echo"].item() == b"replychanged"
+def test_no_request_fails_while_versions_change(
+    server: RunningServer, clients: dict[str, ProbeClient], fresh: str
+) -> None:
+    with Load(list(clients.values()), fresh) as load:
+        # New versions, then the same version with another config.
+        for version, note in ((2, ""), (3, ""), (3, "changed")):
+            write_model(server.repository, fresh, version=version, note=note)
+            server.control.load(fresh, None)
+            assert server.control.config(fresh, version)
+            assert until(partial(load.reached, len(load.outcomes) + 100))
+    assert Counter(load.outcomes) == {"OK": len(load.outcomes)}
+    assert clients["http"]("reply", model=fresh)["echo"].item() == b"replychanged"
 
 
 def test_unload_and_load_under_load_answer_every_request(
@@ -81,8 +76,10 @@ def test_unload_and_load_under_load_answer_every_request(
     server.control.unload("shifting")
 
 
-def test_failing_requests_leave_nothing_behind(server: RunningServer, ask: ProbeClient, fresh: str) -> None:
-    def fail(count: int) -> None:
+def test_failing_requests_leave_nothing_behind(
+    server: RunningServer, clients: dict[str, ProbeClient], fresh: str
+) -> None:
+    def fail(count: int, ask: ProbeClient) -> None:
         actions = ("drop", "wrong-rows", "bad-array", "no such action")
         for index in range(count):
             assert outcome(ask, actions[index % 4], model=fresh) != "OK"
@@ -90,9 +87,11 @@ def test_failing_requests_leave_nothing_behind(server: RunningServer, ask: Probe
             assert outcome(ask, "reply", model=fresh, unknown=1) == "INVALID_ARG"
 
     (pid,) = server.stub_pids(fresh)
-    fail(100)
+    for ask in clients.values():
+        fail(100, ask)
     before, shared = psutil.Process(pid).memory_info().rss, sum(server.shared_memory().values())
-    fail(800)
+    for ask in clients.values():
+        fail(400, ask)
     assert sum(server.shared_memory().values()) == shared
     assert psutil.Process(pid).memory_info().rss - before < 8 * 2**20
     assert psutil.Process(pid).num_threads() < 20

@@ -51,13 +51,13 @@ def test_only_ensembles_and_tidals_metrics_include_the_time_to_the_response(
     server: RunningServer, clients: dict[str, ProbeClient], fresh: str, ensemble: str
 ) -> None:
     for ask in clients.values():
-        ask("sleep 2000", model=ensemble, outputs=["echo"])
+        ask("sleep 500", model=ensemble, outputs=["echo"])
     count, total = seconds(server, ensemble)
     assert count == 2
-    assert total >= 4.0
+    assert total >= 1.0
     # As documented in docs/how-to/monitor.md: Triton's own figures of the model are too small.
     handed_over, until_then = seconds(server, fresh)
     assert handed_over == 2
-    assert until_then < 4.0
+    assert until_then < 1.0
     assert until(lambda: value(server, "tidal_probe_request_seconds_count", fresh) == 2)
-    assert value(server, "tidal_probe_request_seconds_sum", fresh) >= 4.0
+    assert value(server, "tidal_probe_request_seconds_sum", fresh) >= 1.0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from testing.controller import Traffic, controller
-from testing.serving import Served, environment_in, serving, tidal
+from testing.serving import Served, environment_in, serving, tidal_in_process
 from testing.waiting import until
 from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
 from tidal.server.change_lock import exclusive_change
@@ -200,7 +200,7 @@ def test_latencies_at_the_slo_add_an_instance_of_the_longest(
 
 
 def test_without_a_server_once_says_so(tmp_path: Path) -> None:
-    answer = tidal("controller", "--once", environment=environment_in(tmp_path))
+    answer = tidal_in_process("controller", "--once", environment=environment_in(tmp_path))
     assert answer.returncode == 3
     assert "no server is running" in answer.stderr
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.serving import environment_in, tidal
+from testing.serving import environment_in, tidal, tidal_in_process
 from tidal.http_guard.build import build
 
 pytestmark = pytest.mark.server
@@ -49,7 +49,7 @@ def test_reports_a_failed_check_and_exits_with_1(tmp_path: Path) -> None:
     binary.chmod(0o755)
     environment = environment_in(tmp_path)
     environment["PATH"] = f"{binary.parent}:{environment['PATH']}"
-    answer = tidal("doctor", environment=environment)
+    answer = tidal_in_process("doctor", environment=environment)
     assert answer.returncode == 1
     assert "has no Python backend" in answer.stdout
     assert "This machine cannot serve" in answer.stdout
@@ -62,7 +62,7 @@ def test_names_the_process_that_uses_a_port(tmp_path: Path) -> None:
         except OSError:
             pytest.skip("port 8002 is in use on this machine")
         holder.listen()
-        answer = tidal("doctor", "--json", environment=environment_in(tmp_path))
+        answer = tidal_in_process("doctor", "--json", environment=environment_in(tmp_path))
     check = next(c for c in json.loads(answer.stdout)["checks"] if c["name"] == "port 8002")
     assert check["verdict"] == "warning"
     assert "process" in check["found"]

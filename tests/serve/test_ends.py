@@ -20,6 +20,7 @@ from testing.serving import (
     publish,
     serving,
     tidal,
+    tidal_in_process,
 )
 from testing.waiting import until
 
@@ -166,7 +167,7 @@ def test_a_start_that_cannot_succeed_is_one_sentence(
         (tmp_path / name / "later").mkdir()
         (tmp_path / name / "later" / "config.pbtxt").touch()
     monkeypatch.chdir(tmp_path / "run" if arguments[0] == "." else tmp_path)
-    answer = tidal("serve", *arguments, environment=environment_in(tmp_path / "environment"))
+    answer = tidal_in_process("serve", *arguments, environment=environment_in(tmp_path / "environment"))
     assert answer.returncode == 1
     assert answer.stderr.startswith("error: " + message.replace("{here}", str(tmp_path)))
     assert len(answer.stderr.splitlines()) == 1
@@ -180,6 +181,6 @@ def test_an_option_that_tritonserver_refuses_is_named(repository: Path, tmp_path
 
 def test_a_bad_admin_key_is_refused(repository: Path, tmp_path: Path) -> None:
     environment = {**environment_in(tmp_path), "TIDAL_ADMIN_KEY": "a,b=c:d e"}
-    answer = tidal("serve", str(repository), *FREE_PORTS, environment=environment)
+    answer = tidal_in_process("serve", str(repository), *FREE_PORTS, environment=environment)
     assert answer.returncode == 1
     assert answer.stderr.startswith("error: TIDAL_ADMIN_KEY is not valid: it must have")

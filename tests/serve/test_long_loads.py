@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.http
 
-from testing.serving import MODEL, Served, publish
+from testing.serving import MODEL, Served, publish, tidal
 from testing.waiting import until
 
 pytestmark = pytest.mark.server
@@ -33,7 +33,8 @@ def test_inference_over_http_goes_on_while_a_model_loads(served: Served, reposit
     for client in clients:
         client.infer("echo", [tensor])  # opens its connection before the load does
     loaded: list[int] = []
-    load = threading.Thread(target=lambda: loaded.append(served.tidal("models", "load", "slow").returncode))
+    command = ("models", "load", "slow")
+    load = threading.Thread(target=lambda: loaded.append(tidal(*command, environment=served.environment).returncode))
     load.start()
     try:
         assert until((temporary / "loading").exists)

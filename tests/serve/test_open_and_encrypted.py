@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc
 
-from testing.serving import FREE_PORTS, Served, environment_in, publish, serving, tidal
+from testing.serving import FREE_PORTS, Served, environment_in, publish, serving, tidal_in_process
 from testing.waiting import until
 from tests.serve.hostile import JSON, chunks, exchange, filled, status
 
@@ -110,7 +110,9 @@ def test_the_limit_for_bodies_can_be_set(encrypted: Served) -> None:
 def test_options_that_tidal_serve_sets_itself_are_refused(
     repository: Path, tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
-    answer = tidal("serve", str(repository), *FREE_PORTS, "--", *options, environment=environment_in(tmp_path))
+    answer = tidal_in_process(
+        "serve", str(repository), *FREE_PORTS, "--", *options, environment=environment_in(tmp_path)
+    )
     assert answer.returncode == 1
     assert answer.stderr.startswith(f"error: {message}")
     assert answer.stdout == ""

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from testing.serving import FREE_PORTS, MODEL, TIDAL, Served, environment_in, left_behind, publish, serving
+from testing.serving import FREE_PORTS, MODEL, TIDAL, Served, environment_in, left_behind, publish, serving, tidal
 from testing.waiting import until
 
 pytestmark = pytest.mark.server
@@ -69,7 +69,8 @@ def test_a_reload_stays_ready(served: Served, repository: Path) -> None:
     # Above the versions that did not load: tests of this server leave them in the server's index.
     publish(repository, "spare", version=version + 10, code=wait + MODEL.read_text())
     answers: list[int] = []
-    reload = threading.Thread(target=lambda: answers.append(served.tidal("models", "reload", "spare").returncode))
+    command = ("models", "reload", "spare")
+    reload = threading.Thread(target=lambda: answers.append(tidal(*command, environment=served.environment).returncode))
     reload.start()
     try:
         assert until(lambda: "LOADING" in served.tidal("models", "status").stdout)

@@ -1,11 +1,12 @@
 """The service of the `probe` backend. Its only worker performs the action named by a request's first row.
 
-reply · sleep MS · hold (never answered) · release (answer all held requests) · block (the worker hangs)
+reply · sleep MS · until-file PATH (answered once it exists)
+hold (never answered) · release (answer all held requests) · block (the worker hangs)
 raise-in-submit · raise-in-thread · fail-starts N (the next N starts of a service fail)
 drop · twice · no-output · wrong-rows · wrong-type · bad-array
 check-cancelled (other threads check for cancellation during the reply)
 until-cancelled · cancelled (number of cancelled requests) · cost N (µs per call of `cancelled()`, over N calls)
-process (the stub's process id)
+process (the stub's process id) · open (number of held and waiting requests)
 """
 
 from __future__ import annotations
@@ -74,8 +75,10 @@ class ProbeService:
     def _work(self) -> None:
         while (request := self._inbox.get()) is not None:
             action, _, argument = _action(request).partition(" ")
-            if action in ("sleep", "until-cancelled"):
-                wait = self._sleep if action == "sleep" else self._until_cancelled
+            wait = {
+                "sleep": self._sleep, "until-file": self._until_file, "until-cancelled": self._until_cancelled
+            }.get(action)  # fmt: skip
+            if wait is not None:
                 thread = threading.Thread(target=wait, args=(request, argument), daemon=True)
                 self._waiting = [t for t in self._waiting if t.is_alive()] + [thread]
                 thread.start()
@@ -115,6 +118,9 @@ class ProbeService:
             self._reply(request)
         elif action == "process":
             self._reply(request, f"{os.getpid()}")
+        elif action == "open":
+            waiting = sum(thread.is_alive() for thread in self._waiting)
+            self._reply(request, f"{waiting + len(self._held)}")
         elif action == "check-cancelled":
             self._check_cancelled(request)
         elif action == "cost":
@@ -127,6 +133,11 @@ class ProbeService:
 
     def _sleep(self, request: PendingRequest, argument: str) -> None:
         time.sleep(float(argument) / 1e3)
+        self._reply(request)
+
+    def _until_file(self, request: PendingRequest, argument: str) -> None:
+        while not os.path.exists(argument):
+            time.sleep(0.01)
         self._reply(request)
 
     def _until_cancelled(self, request: PendingRequest, argument: str) -> None:
