@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 
 from testing.requests import make_context
+from testing.servers import running_server
 from testing.waiting import until
 from tests.boundary.clients import (
+    BACKENDS,
+    PROTOCOLS,
     ProbeClient,
+    connected,
+    in_background,
     outcome,
     together,
+    write_model,
 )
+from tests.boundary.scraping import value
 from tests.boundary.test_keeper import Running
 from tidal.service import ServiceContext
 from tidal.triton.keeper import ServiceKeeper
@@ -27,6 +36,23 @@ def test_queue_capacity_is_free_once_the_response_is_read(ask: ProbeClient) -> N
         return {outcome(ask, "reply", model="small") for _ in range(100)}
 
     assert together(4, client) == [{"OK"}] * 4
+
+
+@pytest.mark.server
+def test_the_server_ends_by_itself_with_a_stuck_engine(tmp_path: Path) -> None:
+    write_model(tmp_path, "stuck", answer_timeout_s=2)
+    with running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=30) as server:
+        with connected(server, *PROTOCOLS) as clients:
+            sent = [
+                in_background(outcome, ask, action, model="stuck") for ask in clients for action in ("block", "reply")
+            ]
+            assert until(lambda: value(server, "tidal_probe_in_flight_queries", "stuck") == 4)
+            os.kill(server.pid, signal.SIGTERM)
+            assert [each.result(timeout=60) for each in sent] == ["UNAVAILABLE"] * 4
+        assert until(lambda: server.process.exit_status() is not None)
+        assert server.process.exit_status() == 0
+        assert until(lambda: not server.processes())
+        assert server.shared_memory() == {}
 
 
 class Unending(Running):
