@@ -25,6 +25,7 @@ from tests.boundary.clients import (
 from tests.boundary.scraping import value
 from tests.boundary.test_keeper import Running
 from tidal.service import ServiceContext
+from tidal.triton import keeper
 from tidal.triton.keeper import ServiceKeeper
 
 
@@ -63,7 +64,8 @@ class Unending(Running):
         threading.Event().wait()
 
 
-def test_a_failed_service_that_does_not_close_is_replaced() -> None:
+def test_a_failed_service_that_does_not_close_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "_CLOSE_GRACE_S", 0.1)
     services: list[Unending] = []
 
     def start(context: ServiceContext) -> Unending:
@@ -71,12 +73,12 @@ def test_a_failed_service_that_does_not_close_is_replaced() -> None:
         return services[-1]
 
     context = make_context(Path(), failures=[])
-    keeper = ServiceKeeper(context, start, lambda error: None)
+    kept = ServiceKeeper(context, start, lambda error: None)
     services[0].context.failed(ValueError("broken"))
     assert until(lambda: len(services) == 2)
     assert services[0].closed.is_set()
     # The end of the model does not wait for it either.
-    ending = threading.Thread(target=keeper.close, args=(0.1,), daemon=True)
+    ending = threading.Thread(target=kept.close, args=(0.1,), daemon=True)
     ending.start()
     ending.join(10)
     assert not ending.is_alive()

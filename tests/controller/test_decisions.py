@@ -81,7 +81,7 @@ class TestPeriods:
         (decision,), _ = drive(model, (1, 1, 2), 0, 10, counts(200, 0, 2))
         assert sum(decision.after) == 4
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=20, deadline=None)
     @given(
         st.lists(st.tuples(*[st.integers(0, 300)] * 3), min_size=1, max_size=5),
         st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 4)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidal.arlo.scheduling import AllocationProblem, RuntimeProfile, batch_size, reallocate, replacement_plan, stages
@@ -60,6 +60,7 @@ counts = st.lists(st.integers(0, 30), min_size=3, max_size=3).map(lambda c: (c[0
 demands = st.tuples(*[st.floats(0, 200)] * 3)
 
 
+@settings(max_examples=30)
 @given(counts, demands, st.floats(0, 0.5))
 def test_a_decision_improves_the_prediction_and_keeps_the_gpus(
     present: tuple[int, int, int], demand: tuple[float, float, float], min_gain: float

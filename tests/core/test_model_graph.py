@@ -186,7 +186,7 @@ def closure(edges: Mapping[str, set[str]], model: str) -> set[str]:
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(worlds(), st.data())
 def test_walks_agree_with_the_transitive_closure(world: dict[str, Any], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as parent, pytest.MonkeyPatch.context() as patched:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidal.errors import InvalidArgument
@@ -97,6 +97,7 @@ def test_tritons_own_parameters_are_left_alone() -> None:
     assert parse_options(raw) == RequestOptions(latency_ms=3)
 
 
+@settings(max_examples=50)
 @given(
     st.dictionaries(st.text(max_size=12), st.one_of(st.integers(), st.floats(), st.booleans(), st.text(max_size=20)))
 )

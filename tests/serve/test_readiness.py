@@ -12,6 +12,7 @@ import pytest
 
 from testing.waiting import until
 from tidal.errors import InvalidArgument, Unavailable
+from tidal.server import status_endpoint as module
 from tidal.server.control import ModelState
 from tidal.server.endpoints import choose_endpoints, with_status
 from tidal.server.readiness import ModelReadiness, ReadinessObservation, WantedModels, evaluate
@@ -161,7 +162,8 @@ def test_is_not_ready_during_shutdown() -> None:
 
 
 @pytest.fixture
-def endpoint() -> Iterator[tuple[ServeStatus, str]]:
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ServeStatus, str]]:
+    monkeypatch.setattr(module._Handler, "timeout", 0.3)
     endpoints = with_status(choose_endpoints("127.0.0.1", 0, 0, 0), None, 0)
     with status_endpoint(endpoints.status_host, endpoints.status, status := ServeStatus()):
         yield status, endpoints.status_address
@@ -189,7 +191,7 @@ def test_the_endpoint_answers_by_status_code(endpoint: tuple[ServeStatus, str]) 
 
 
 def test_the_endpoint_answers_while_connections_are_held_open(endpoint: tuple[ServeStatus, str]) -> None:
-    """Idle connections are closed after some seconds, those beyond a limit at once."""
+    """Idle connections are closed after a timeout, those beyond a limit at once."""
     _, address = endpoint
     host, _, port = address.partition(":")
     held = [socket.create_connection((host, int(port))) for _ in range(200)]

@@ -21,7 +21,7 @@ def test_the_last_result_completes_a_request() -> None:
 
 
 def test_exactly_one_thread_completes_a_request() -> None:
-    for _ in range(200):
+    for _ in range(30):
         count = 8
         rows, start = RequestRows[int](FakeRequest({}), count), threading.Barrier(count)
 
