@@ -1,4 +1,4 @@
-"""`tidal controller` as a subprocess, and traffic of chosen lengths."""
+"""`tidal controller` as a subprocess, a controller as a thread, and traffic of chosen lengths."""
 
 from __future__ import annotations
 
@@ -11,22 +11,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from testing.serving import TIDAL
 from testing.waiting import until
+from tidal.controller import loop
+from tidal.controller.decisions import ControllerSettings
+from tidal.controller.event_log import EventLog
+from tidal.controller.loop import Controller
+from tidal.controller.metrics import ControllerMetrics
+from tidal.controller.server_finder import ServerFinder
 from tidal_client import AsyncClient
 
 # Number of clients, and their pause between requests: a load well below the instances' capacity.
 _CLIENTS, _PAUSE_S = 4, 0.02
 
 
-class RunningController:
-    """A running controller and the JSON events that it has printed."""
+class ControllerEvents:
+    """JSON events of a controller."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
+    def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
+
+    def running(self) -> bool:
+        """Return whether more events may follow."""
+        raise NotImplementedError
 
     def of(self, event: str, **facts: Any) -> list[dict[str, Any]]:
         """Return the events of a kind, in order."""
@@ -38,9 +47,22 @@ class RunningController:
 
     def wait_for(self, event: str, count: int = 1, seconds: float = 60, **facts: Any) -> bool:
         """Wait until `count` events of a kind have been printed; return whether that happens in time."""
-        return until(lambda: len(self.of(event, **facts)) >= count or self.process.poll() is not None, seconds) and (
+        return until(lambda: len(self.of(event, **facts)) >= count or not self.running(), seconds) and (
             len(self.of(event, **facts)) >= count
         )
+
+
+class RunningController(ControllerEvents):
+    """A controller process and the JSON events that it has printed."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        super().__init__()
+        self.process = process
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def running(self) -> bool:
+        return self.process.poll() is None
 
     def end(self) -> int:
         """Stop the controller by a signal and return its exit code."""
@@ -71,6 +93,49 @@ def controller(environment: dict[str, str], *options: str) -> Iterator[RunningCo
         if process.stdout is not None:
             running._reader.join()
             process.stdout.close()
+
+
+class ControllerThread(ControllerEvents):
+    """A controller in a thread of this process."""
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        super().__init__()
+        log = EventLog(lambda line: self.events.append(json.loads(line)), as_json=True)
+        self._stop = threading.Event()
+        control = Controller(ServerFinder(None), settings, (), log, ControllerMetrics())
+        self._thread = threading.Thread(target=control.run, args=(self._stop,))
+        self._thread.start()
+
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> None:
+        """Stop the controller and wait until it has ended."""
+        self._stop.set()
+        self._thread.join()
+
+
+@contextmanager
+def controller_thread(
+    environment: dict[str, str], *, poll_s: float = 0.25, pause_s: float = 1.0, **settings: float
+) -> Iterator[ControllerThread]:
+    """Run a controller in a thread until the end of the block, with shorter intervals than those of the command.
+
+    Args:
+        environment: Environment of its server.
+        poll_s: Interval between two readings of the metrics, in seconds.
+        pause_s: Pause after a failed change, in seconds.
+        settings: Fields of `ControllerSettings`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", environment["XDG_RUNTIME_DIR"])
+        patch.setattr(loop, "_POLL_INTERVAL_S", poll_s)
+        patch.setattr(loop, "_PAUSE_AFTER_FAILURE_S", pause_s)
+        running = ControllerThread(ControllerSettings(**settings))  # type: ignore[arg-type]
+        try:
+            yield running
+        finally:
+            running.end()
 
 
 class Traffic:

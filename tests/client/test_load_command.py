@@ -102,7 +102,7 @@ def test_a_picture(server: ProbeServer, tmp_path: Path) -> None:
 @pytest.mark.server
 def test_progress_is_drawn_on_a_terminal_only(server: ProbeServer) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "tidal_client.main", "load", "probe", "--url", server.http, "-r", "50", "-s", "2"]
+    command = [sys.executable, "-m", "tidal_client.main", "load", "probe", "--url", server.http, "-r", "50", "-s", "1"]
     env = dict(os.environ, TERM="xterm", COLUMNS="120")
     done = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, stderr=theirs, env=env, timeout=60, check=True)
     os.close(theirs)

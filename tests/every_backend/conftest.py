@@ -42,7 +42,7 @@ def repository(cascades: Cascades, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("every_backend")
     repository = folder / "repository"
     source = make_tiny_classifier(folder / "source", max_position=MAX_LENGTH)
-    spec = {"kind": "arlo", "name": "intents", "model": str(source), "lengths": [32, MAX_LENGTH], "max_batch": 16}
+    spec = {"kind": "arlo", "name": "intents", "model": str(source), "lengths": [MAX_LENGTH], "max_batch": 16}
     build_arlo(parse_spec(spec, "test"), repository, spec_file=Path("intents.yaml"))
     base = Base(source, folder / "pets", build_base(source, folder / "pets", "base", max_tokens=2 * MAX_LENGTH))
     tasks = base.copy(repository, "encoder")

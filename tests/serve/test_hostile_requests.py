@@ -57,7 +57,7 @@ def sent(served: Served, size: int, content_type: str | None, path: str = INFER)
     return exchange(served.report["http"], filled(size), headers, path)
 
 
-@pytest.mark.parametrize("size", [5 * MB, 20 * MB, 120 * MB, 500 * MB])
+@pytest.mark.parametrize("size", [5 * MB, 120 * MB])
 @pytest.mark.parametrize("content_type", [None, FORM, JSON])
 def test_a_large_body_is_answered(served: Served, size: int, content_type: str | None) -> None:
     answer = sent(served, size, content_type)
@@ -94,7 +94,7 @@ def test_large_bodies_of_every_content_type(served: Served, content_type: str) -
 def test_large_bodies_at_every_endpoint(served: Served, path: str) -> None:
     assert status(sent(served, 20 * MB, FORM, path)) == 413
     headers = [("Transfer-Encoding", "chunked")]
-    assert status(exchange(served.report["http"], chunks(1_000_000), headers, path)) == 413
+    assert status(exchange(served.report["http"], chunks(100_000), headers, path)) == 413
 
 
 def test_large_bodies_at_the_metrics_port(served: Served) -> None:
@@ -115,7 +115,7 @@ def test_a_large_body_from_curl(served: Served, tmp_path: Path) -> None:
         assert "bytes; this" in json.loads(answer)["error"]
 
 
-@pytest.mark.parametrize("count", [1_000_000, 8_000_000])
+@pytest.mark.parametrize("count", [1_000_000])
 def test_chunks_of_one_byte(served: Served, count: int) -> None:
     answer = exchange(served.report["http"], chunks(count), [("Transfer-Encoding", "chunked")])
     assert status(answer) == 413
