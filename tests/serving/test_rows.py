@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from testing.requests import FakeRequest
 from tidal.errors import Cancelled, Internal, TidalError
@@ -20,18 +23,33 @@ def test_the_last_result_completes_a_request() -> None:
     assert rows.results == ["row 0", "row 1", "row 2"]
 
 
-def test_exactly_one_thread_completes_a_request() -> None:
-    for _ in range(30):
-        count = 8
-        rows, start = RequestRows[int](FakeRequest({}), count), threading.Barrier(count)
+class YieldingLock:
+    """A lock that lets other threads run after each release, so that reads outside of it show."""
 
-        def finish(row: int, rows: RequestRows[int] = rows, start: threading.Barrier = start) -> bool:
-            start.wait()
-            return rows.finish(row, row)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
 
-        with ThreadPoolExecutor(count) as pool:
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        time.sleep(0.002)
+
+
+def test_exactly_one_thread_completes_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 8
+    with ThreadPoolExecutor(count) as pool:
+        for _ in range(20):
+            rows, start = RequestRows[int](FakeRequest({}), count), threading.Barrier(count)
+            monkeypatch.setattr(rows, "_lock", YieldingLock())
+
+            def finish(row: int, rows: RequestRows[int] = rows, start: threading.Barrier = start) -> bool:
+                start.wait()
+                return rows.finish(row, row)
+
             assert sum(pool.map(finish, range(count))) == 1
-        assert rows.results == list(range(count))
+            assert rows.results == list(range(count))
 
 
 class Counted(FakeRequest):
