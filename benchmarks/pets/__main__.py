@@ -124,12 +124,12 @@ def _served(report: Report, artefacts: Artefacts, repository: Path, size: Size) 
         _add_crossover(report, artefacts, outcomes)
         progress(f"comparing {size.rows} served rows with full models")
         texts = [maker.text(length) for length in range(8, LONGEST + 1)] * 2
-        asked = [*places[: 32 if size.fill else 16], *real]
-        same = answers.measure_agreement(server, MODEL, artefacts, asked, texts, size.rows)
+        held_to = [*places[: 32 if size.fill else 16], *real]
+        same = answers.measure_agreement(server, MODEL, artefacts, held_to, texts, size.rows)
         accuracies = answers.measure_accuracy(server, MODEL, artefacts, size.most) if real else []
         outcome.add_answers(report, same, accuracies)
         progress("adding and removing tasks under load")
-        plan = changes.Plan(MODEL, tasks_folder(repository / MODEL), every[:16], places[16:24], size.changes_s)
+        plan = changes.ChangePlan(MODEL, tasks_folder(repository / MODEL), every[:16], places[16:24], size.changes_s)
         outcome.add_changes(report, changes.measure(server, plan, artefacts.base, maker))
 
 
