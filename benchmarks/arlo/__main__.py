@@ -13,10 +13,10 @@ import typer
 from benchmarks.arlo import gpu, outcome, plot
 from benchmarks.arlo.allocation import Allocation, choose
 from benchmarks.arlo.expected import expected_ratios
-from benchmarks.arlo.prepare import PARTITIONED, POLYMORPHIC, Artefacts, prepare
+from benchmarks.arlo.prepare import PARTITIONED, POLYMORPHIC, ArloArtefacts, prepare
 from benchmarks.arlo.rounds import measure_all
 from benchmarks.arlo.systems import BASELINES, BIN_PACKING_MODEL, candidates, plan, write_repository
-from benchmarks.arlo.workload import BURSTS, Workload
+from benchmarks.arlo.workload import BURSTS, ArloWorkload
 from benchmarks.kept import cache_folder, kept_file
 from benchmarks.report import Report, progress
 from tidal.device import has_gpu
@@ -35,7 +35,7 @@ def main(
     """Compare ways to serve inputs of varying length: padding, dynamic shapes, bin packing, Arlo, Tidal."""
     report = Report("arlo", quick)
     artefacts = prepare(precision)
-    workload = Workload(artefacts.version(POLYMORPHIC) / "tokenizer" / "tokenizer.json", data)
+    workload = ArloWorkload(artefacts.version(POLYMORPHIC) / "tokenizer" / "tokenizer.json", data)
     progress("choosing the partitioned systems' instances by simulation")
     cores = len(os.sched_getaffinity(0))
     allocation = choose(artefacts.manifest(PARTITIONED), workload, instances=cores)
@@ -83,7 +83,7 @@ def main(
     kept.unlink()
 
 
-def _say_what_is_measured(report: Report, artefacts: Artefacts, chosen: Allocation, workload: Workload) -> None:
+def _say_what_is_measured(report: Report, artefacts: ArloArtefacts, chosen: Allocation, workload: ArloWorkload) -> None:
     manifest = artefacts.manifest(POLYMORPHIC)
     facts = {
         "model": "all-MiniLM-L6-v2 with a trained intent head",
@@ -105,7 +105,7 @@ def _say_what_is_measured(report: Report, artefacts: Artefacts, chosen: Allocati
     report.add_table("setting", ["what", ""], [[name, text] for name, text in facts.items()])
 
 
-def _kept(artefacts: Artefacts, quick: bool, data: Path | None) -> Path:
+def _kept(artefacts: ArloArtefacts, quick: bool, data: Path | None) -> Path:
     """What is done of this run, by artefacts, size and data."""
     files = [artefacts.version(model) / MANIFEST_FILE for model in (POLYMORPHIC, PARTITIONED)]
     if data is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.arlo.simulate import simulate
-from benchmarks.arlo.workload import Workload, arrivals
+from benchmarks.arlo.workload import ArloWorkload, arrivals
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.parameters import SLO_LATENCIES
 from tidal.arlo.policies import ArloBatch, PartitionedPolicy
@@ -32,7 +32,7 @@ class Allocation:
     bin_packing_ms: float
 
 
-def choose(manifest: ArloManifest, workload: Workload, *, instances: int, requests: int = 1500) -> Allocation:
+def choose(manifest: ArloManifest, workload: ArloWorkload, *, instances: int, requests: int = 1500) -> Allocation:
     """One instance of the longest runtime, the others of that one which gives the least mean latency.
 
     The same choice for both systems, made for Arlo's dispatching: then dispatching alone tells them apart. The fill

@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 
 from benchmarks.arlo.simulate import FirstComeFirstServed, simulate
-from benchmarks.arlo.workload import Workload, arrivals
+from benchmarks.arlo.workload import ArloWorkload, arrivals
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.policies import ArloBatch, PolymorphicPolicy
 from tidal.profiles import LatencyProfile
@@ -16,7 +16,7 @@ _SEEDS = range(60, 65)
 _REQUESTS = 1500
 
 
-def expected_ratios(manifest: ArloManifest, workload: Workload) -> list[list[str]]:
+def expected_ratios(manifest: ArloManifest, workload: ArloWorkload) -> list[list[str]]:
     """Rows of load, mean and p98 of the polymorphic placement over DT's, under Poisson arrivals.
 
     DT is the better of one engine with all threads and one engine a thread, first come first served.

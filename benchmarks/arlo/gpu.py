@@ -9,11 +9,11 @@ from __future__ import annotations
 import statistics
 from typing import Literal
 
-from benchmarks.arlo.prepare import Artefacts, build
+from benchmarks.arlo.prepare import ArloArtefacts, build
 from benchmarks.report import Claim, Report
 
 
-def measure(report: Report, artefacts: Artefacts, *, precision: str, device: Literal["gpu", "cpu"] = "gpu") -> None:
+def measure(report: Report, artefacts: ArloArtefacts, *, precision: str, device: Literal["gpu", "cpu"] = "gpu") -> None:
     """Build both forms with engine torch, and add the table and the claim."""
     profiles = []
     for form in ("static", "dynamic"):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from benchmarks.arlo.workload import Workload
+from benchmarks.arlo.workload import ArloWorkload
 from benchmarks.closed_loop import batches, closed_loop, cpu_seconds
 from tidal.server.child import RunningServer
 from tidal_client.load import Schedule, run_load, summarise, text_inputs
@@ -21,7 +21,7 @@ _WARM_SEED = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ArloCell:
     """One system at one load in one round."""
 
     model: str
@@ -43,7 +43,7 @@ class Cell:
         return float(np.percentile(self.latencies_ms, percent)) if self.latencies_ms else float("inf")
 
 
-def measure(server: RunningServer, model: str, schedule: Schedule, workload: Workload) -> Cell:
+def measure(server: RunningServer, model: str, schedule: Schedule, workload: ArloWorkload) -> ArloCell:
     """Send a schedule to a model that is loaded."""
     warm_up(server, model, workload, seconds=0.5)
     time.sleep(_METRICS_DELAY_S)  # metrics are published every 200 ms
@@ -54,7 +54,7 @@ def measure(server: RunningServer, model: str, schedule: Schedule, workload: Wor
     time.sleep(_METRICS_DELAY_S)
     queries, executions = (b - a for a, b in zip(before, batches(server, model), strict=True))
     summary = summarise(result)
-    return Cell(
+    return ArloCell(
         model,
         summary.offered_rate,
         (result.latency[result.answered] * 1e3).round(2).tolist(),
@@ -66,7 +66,7 @@ def measure(server: RunningServer, model: str, schedule: Schedule, workload: Wor
     )
 
 
-def capacity(server: RunningServer, model: str, workload: Workload, *, seconds: float, seed: int) -> float:
+def capacity(server: RunningServer, model: str, workload: ArloWorkload, *, seconds: float, seed: int) -> float:
     """Answers a second when there is always something to do: requests come twice as fast as they can be answered.
 
     Not by a closed loop, whose clients need a part of the same cores for every answer, which the open loops that the
@@ -83,7 +83,7 @@ def capacity(server: RunningServer, model: str, workload: Workload, *, seconds: 
             return found
 
 
-def warm_up(server: RunningServer, model: str, workload: Workload, *, seconds: float) -> float:
+def warm_up(server: RunningServer, model: str, workload: ArloWorkload, *, seconds: float) -> float:
     """Let every instance and many lengths run once, by a closed loop; its answers a second."""
     texts = workload.texts(round(400 * seconds), _WARM_SEED)
     return closed_loop(server, model, texts, concurrency=8, seconds=seconds).per_second

@@ -7,25 +7,25 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from benchmarks.arlo.measure import Cell
-from benchmarks.arlo.rounds import Run
-from benchmarks.arlo.systems import BIN_PACKING, DT, DT_BATCHED, PARTITIONED, POLYMORPHIC, ST, Case, Planned
+from benchmarks.arlo.measure import ArloCell
+from benchmarks.arlo.rounds import ArloRun
+from benchmarks.arlo.systems import BIN_PACKING, DT, DT_BATCHED, PARTITIONED, POLYMORPHIC, ST, ArloCase, PlannedCase
 from benchmarks.report import Claim, Report
 
-Statistic = Callable[[Cell], float]
+Statistic = Callable[[ArloCell], float]
 
 
-def mean_ms(cell: Cell) -> float:
+def mean_ms(cell: ArloCell) -> float:
     """Mean latency."""
     return cell.mean_ms
 
 
-def p98_ms(cell: Cell) -> float:
+def p98_ms(cell: ArloCell) -> float:
     """The paper's tail."""
     return cell.percentile_ms(98)
 
 
-def add_tables(report: Report, run: Run, plan: Sequence[Planned], slo_ms: float) -> None:
+def add_tables(report: Report, run: ArloRun, plan: Sequence[PlannedCase], slo_ms: float) -> None:
     """A row a cell: latency pooled over the rounds, the rest as medians or sums."""
     rows = []
     for planned in plan:
@@ -44,28 +44,35 @@ def add_tables(report: Report, run: Run, plan: Sequence[Planned], slo_ms: float)
     report.add_table("latency, tokenisation included", [*columns, "batch", "cpu", "others", "late"], rows)
 
 
-def add_claims(report: Report, run: Run) -> None:
+def add_claims(report: Report, run: ArloRun) -> None:
     """The claims, which are Tidal's polymorphic placement under Poisson arrivals."""
     for percent in (40, 70):
         _claim(
-            report, run, f"mean_vs_st[{percent}]", "<= 0.30", Case(ST, percent, "poisson"), ST, mean_ms, "0.297-0.333"
+            report,
+            run,
+            f"mean_vs_st[{percent}]",
+            "<= 0.30",
+            ArloCase(ST, percent, "poisson"),
+            ST,
+            mean_ms,
+            "0.297-0.333",
         )
     for percent in (40, 70):
-        _claim(report, run, f"mean_vs_dt[{percent}]", "<= 1.03", Case(DT, percent, "poisson"), DT, mean_ms)
-    case = Case(DT, 90, "poisson")
+        _claim(report, run, f"mean_vs_dt[{percent}]", "<= 1.03", ArloCase(DT, percent, "poisson"), DT, mean_ms)
+    case = ArloCase(DT, 90, "poisson")
     _claim(report, run, "mean_vs_dt[90]", "<= 0.85", case, DT, mean_ms, "0.708, 0.763")
     _claim(report, run, "p98_vs_dt[90]", "<= 1.05", case, DT, p98_ms, "down to 0.741")
     _claim(report, run, "mean_vs_best_dt[90]", "<= 0.90", case, better_dt(run, case), mean_ms)
 
 
-def better_dt(run: Run, case: Case) -> str:
+def better_dt(run: ArloRun, case: ArloCase) -> str:
     """That of the two DTs whose mean is smaller over the rounds."""
     return min(
         (DT, DT_BATCHED), key=lambda system: statistics.median(cell.mean_ms for cell in _cells(run, case, system))
     )
 
 
-def add_ratios(report: Report, run: Run, plan: Sequence[Planned]) -> None:
+def add_ratios(report: Report, run: ArloRun, plan: Sequence[PlannedCase]) -> None:
     """Every length-aware system against ST, DT and the better DT, at every load."""
     rows = []
     for planned in plan:
@@ -83,7 +90,7 @@ def add_ratios(report: Report, run: Run, plan: Sequence[Planned]) -> None:
     report.add_table("ratios, round by round on the same arrivals, median over rounds", columns, rows)
 
 
-def ratios(run: Run, case: Case, system: str, other: str, statistic: Statistic) -> list[float]:
+def ratios(run: ArloRun, case: ArloCase, system: str, other: str, statistic: Statistic) -> list[float]:
     """system / other in each round; empty where either was not measured."""
     pairs = zip(_cells(run, case, system), _cells(run, case, other), strict=False)
     return [statistic(ours) / statistic(theirs) for ours, theirs in pairs]
@@ -91,10 +98,10 @@ def ratios(run: Run, case: Case, system: str, other: str, statistic: Statistic) 
 
 def _claim(
     report: Report,
-    run: Run,
+    run: ArloRun,
     name: str,
     goal: str,
-    case: Case,
+    case: ArloCase,
     other: str,
     statistic: Statistic,
     paper: str | None = None,
@@ -105,11 +112,11 @@ def _claim(
     report.claims.append(Claim(name, goal, statistics.median(found), paper=paper, note=note))
 
 
-def _cells(run: Run, case: Case, system: str) -> list[Cell]:
+def _cells(run: ArloRun, case: ArloCase, system: str) -> list[ArloCell]:
     return [each[str(case)][system] for each in run.cells if system in each[str(case)]]
 
 
-def _row(run: Run, case: Case, system: str, slo_ms: float) -> list[str]:
+def _row(run: ArloRun, case: ArloCase, system: str, slo_ms: float) -> list[str]:
     cells = _cells(run, case, system)
     if not cells:
         return ["-", f"saturated: answers {run.limits[system]:.0f}/s", *[""] * 10]
@@ -134,19 +141,19 @@ def _row(run: Run, case: Case, system: str, slo_ms: float) -> list[str]:
     ]
 
 
-def _pooled(cells: Sequence[Cell]) -> tuple[float, float, float, float]:
+def _pooled(cells: Sequence[ArloCell]) -> tuple[float, float, float, float]:
     """Mean, p50, p98 and maximum over all rounds' answered requests, in ms."""
     values = np.concatenate([cell.latencies_ms or [float("inf")] for cell in cells])
     p50, p98 = np.percentile(values, (50, 98))
     return float(values.mean()), float(p50), float(p98), float(values.max())
 
 
-def _late(cell: Cell, slo_ms: float) -> int:
+def _late(cell: ArloCell, slo_ms: float) -> int:
     """Requests that failed or came later than the SLO."""
     return sum(cell.errors.values()) + sum(latency > slo_ms for latency in cell.latencies_ms)
 
 
-def _summary(cell: Cell, slo_ms: float) -> dict[str, object]:
+def _summary(cell: ArloCell, slo_ms: float) -> dict[str, object]:
     mean, p50, p98, longest = _pooled([cell])
     return {
         "offered_per_s": cell.offered,

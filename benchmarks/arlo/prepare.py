@@ -20,7 +20,7 @@ _LENGTHS = list(range(64, LONGEST + 1, 64))
 
 
 @dataclass(frozen=True, slots=True)
-class Artefacts:
+class ArloArtefacts:
     """A repository with the built models, their source model, and the hash of the recipe that it was trained by."""
 
     repository: Path
@@ -38,18 +38,18 @@ class Artefacts:
         return load_arlo_manifest(self.version(model))
 
 
-def prepare(precision: str) -> Artefacts:
+def prepare(precision: str) -> ArloArtefacts:
     """Train and build what is missing, or was built for another machine or by other code."""
     source_repository, source, digest = prepare_source()
     repository = source_repository.parent / f"arlo-{precision}"
     repository.mkdir(exist_ok=True)
-    artefacts = Artefacts(repository, source, digest)
+    artefacts = ArloArtefacts(repository, source, digest)
     build(artefacts, POLYMORPHIC, precision, "placement: polymorphic\nform: dynamic\n")
     build(artefacts, PARTITIONED, precision, "placement: partitioned\nform: static\n")
     return artefacts
 
 
-def build(artefacts: Artefacts, model: str, precision: str, settings: str) -> None:
+def build(artefacts: ArloArtefacts, model: str, precision: str, settings: str) -> None:
     """Build one model by a spec that consists of the common lines and `settings`, unless it is up to date."""
     spec = artefacts.repository / f"{model}.yaml"
     spec.write_text(

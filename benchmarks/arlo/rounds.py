@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.arlo.measure import Cell, capacity, measure
-from benchmarks.arlo.search import Tuned, search
+from benchmarks.arlo.measure import ArloCell, capacity, measure
+from benchmarks.arlo.search import TunedBaselines, search
 from benchmarks.arlo.systems import (
     BIN_PACKING,
     BIN_PACKING_MODEL,
@@ -18,10 +18,10 @@ from benchmarks.arlo.systems import (
     POLYMORPHIC,
     POLYMORPHIC_MODEL,
     ST,
-    Case,
-    Planned,
+    ArloCase,
+    PlannedCase,
 )
-from benchmarks.arlo.workload import Workload
+from benchmarks.arlo.workload import ArloWorkload
 from benchmarks.report import progress
 from tidal.server.child import RunningServer
 
@@ -35,56 +35,56 @@ _CELL_OVERHEAD_S = 2.0
 
 
 @dataclass(slots=True)
-class Run:
+class ArloRun:
     """What has been measured so far.
 
     `capacities` has answers a second by system, one mapping a round; `cells` results by case and system, likewise;
     `limits` what the partitioned systems can answer, so that they are not asked for more.
     """
 
-    tuned: Tuned
+    tuned: TunedBaselines
     limits: dict[str, float]
     capacities: list[dict[str, float]] = field(default_factory=list)
-    cells: list[dict[str, dict[str, Cell]]] = field(default_factory=list)
+    cells: list[dict[str, dict[str, ArloCell]]] = field(default_factory=list)
 
     def save(self, file: Path) -> None:
         """Write it all."""
         file.write_text(json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, file: Path) -> Run:
+    def read(cls, file: Path) -> ArloRun:
         """What `save` wrote."""
         found = json.loads(file.read_text())
         cells = [
-            {case: {system: Cell(**cell) for system, cell in systems.items()} for case, systems in each.items()}
+            {case: {system: ArloCell(**cell) for system, cell in systems.items()} for case, systems in each.items()}
             for each in found["cells"]
         ]
-        return cls(Tuned(**found["tuned"]), found["limits"], found["capacities"], cells)
+        return cls(TunedBaselines(**found["tuned"]), found["limits"], found["capacities"], cells)
 
-    def model(self, system: str, case: Case) -> str:
+    def model(self, system: str, case: ArloCase) -> str:
         """The model that stands for a system at a load."""
         return OWN_MODELS[system] if system in OWN_MODELS else self.tuned.models[system][str(case.percent)]
 
-    def saturated(self, system: str, case: Case) -> bool:
+    def saturated(self, system: str, case: ArloCase) -> bool:
         """Whether a load is beyond what a partitioned system can answer."""
         return case.base == DT and self._rate(case) > _MOST_OF_CAPACITY * self.limits.get(system, float("inf"))
 
-    def _rate(self, case: Case) -> float:
+    def _rate(self, case: ArloCase) -> float:
         """Requests a second of a load in the first round."""
         return self.capacities[0][case.base] * case.percent / 100
 
 
 def measure_all(
-    server: RunningServer, workload: Workload, plan: Sequence[Planned], *, rounds: int, quick: bool, kept: Path
-) -> Run:
+    server: RunningServer, workload: ArloWorkload, plan: Sequence[PlannedCase], *, rounds: int, quick: bool, kept: Path
+) -> ArloRun:
     """Search the baselines' parameters, then measure every cell in every round; `kept` holds what is done."""
     if kept.exists():
-        run = Run.read(kept)
+        run = ArloRun.read(kept)
         progress(f"going on after {len(run.cells)} rounds of {kept}")
         for model in run.tuned.names():
             server.control.load(model, None)
     else:
-        run = Run(search(server, workload, quick=quick), {})
+        run = ArloRun(search(server, workload, quick=quick), {})
         seconds = 1.5 if quick else 4
         for system in {system for planned in plan for system in planned.systems} & {PARTITIONED, BIN_PACKING}:
             run.limits[system] = capacity(server, OWN_MODELS[system], workload, seconds=seconds, seed=30)
@@ -96,7 +96,14 @@ def measure_all(
 
 
 def _round(
-    server: RunningServer, workload: Workload, plan: Sequence[Planned], run: Run, *, turn: int, rounds: int, quick: bool
+    server: RunningServer,
+    workload: ArloWorkload,
+    plan: Sequence[PlannedCase],
+    run: ArloRun,
+    *,
+    turn: int,
+    rounds: int,
+    quick: bool,
 ) -> None:
     seed = _FIRST_SEED + 100 * turn
     capacities = {
@@ -109,7 +116,7 @@ def _round(
         progress(
             f"ST answers {capacities[ST]:.1f}/s, DT {capacities[DT]:.1f}/s: about {seconds / 60:.0f} minutes to go"
         )
-    found: dict[str, dict[str, Cell]] = {}
+    found: dict[str, dict[str, ArloCell]] = {}
     for number, planned in enumerate(plan):
         case = planned.case
         rate = capacities[case.base] * case.percent / 100
@@ -125,7 +132,7 @@ def _round(
     run.cells.append(found)
 
 
-def expected_seconds(plan: Sequence[Planned], run: Run) -> float:
+def expected_seconds(plan: Sequence[PlannedCase], run: ArloRun) -> float:
     """How long a round takes, by the capacities of the last."""
     total = 0.0
     for planned in plan:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from benchmarks.arlo.measure import Cell, capacity, measure, warm_up
+from benchmarks.arlo.measure import ArloCell, capacity, measure, warm_up
 from benchmarks.arlo.systems import BASELINES, DT, DT_BATCHED, ST, candidates
-from benchmarks.arlo.workload import Workload
+from benchmarks.arlo.workload import ArloWorkload
 from benchmarks.report import progress
 from benchmarks.serving_path.throughput import BareConfig
 from tidal.server.child import RunningServer
@@ -17,7 +17,7 @@ _SEED = 20
 
 
 @dataclass(slots=True)
-class Tuned:
+class TunedBaselines:
     """The best candidate of each baseline for each load, and that with the highest capacity.
 
     `models[system][percent]` and `fastest[system]` are models' names, `rows` what was measured for a table.
@@ -32,9 +32,9 @@ class Tuned:
         return {*self.fastest.values(), *(name for each in self.models.values() for name in each.values())}
 
 
-def search(server: RunningServer, workload: Workload, *, quick: bool) -> Tuned:
+def search(server: RunningServer, workload: ArloWorkload, *, quick: bool) -> TunedBaselines:
     """Try every candidate's capacity, and the best of them at every load; the chosen ones stay loaded."""
-    tuned = Tuned()
+    tuned = TunedBaselines()
     rates: dict[str, float] = {}
     for system in BASELINES:
         found = candidates(system, quick=quick)
@@ -67,8 +67,8 @@ def search(server: RunningServer, workload: Workload, *, quick: bool) -> Tuned:
 
 
 def _at_load(
-    server: RunningServer, workload: Workload, tried: list[BareConfig], rate: float, quick: bool, slow: bool
-) -> dict[BareConfig, Cell]:
+    server: RunningServer, workload: ArloWorkload, tried: list[BareConfig], rate: float, quick: bool, slow: bool
+) -> dict[BareConfig, ArloCell]:
     """Every candidate on the same arrivals."""
     requests = (15 if slow else 60) if quick else (120 if slow else 500)
     trace = workload.trace("poisson", rate, requests, _SEED + 1)

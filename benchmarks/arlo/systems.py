@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.arlo.prepare import PARTITIONED as PARTITIONED_MODEL
 from benchmarks.arlo.prepare import POLYMORPHIC as POLYMORPHIC_MODEL
-from benchmarks.arlo.prepare import Artefacts
+from benchmarks.arlo.prepare import ArloArtefacts
 from benchmarks.arlo.workload import LONGEST, Pattern
 from benchmarks.serving_path.throughput import BareConfig
 from tidal.repository.allocation import make_allocation, write_allocation
@@ -26,7 +26,7 @@ BIN_PACKING_MODEL = "intents_bins"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ArloCase:
     """A load to measure: `percent` of what the system `base` can answer, in this arrival pattern."""
 
     base: str
@@ -38,10 +38,10 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedCase:
     """Which systems are measured at a load, and by how many requests each in a round."""
 
-    case: Case
+    case: ArloCase
     systems: tuple[str, ...]
     requests: int
 
@@ -50,22 +50,22 @@ _DT_SYSTEMS = (DT, DT_BATCHED, BIN_PACKING, PARTITIONED, POLYMORPHIC)
 _PATTERNS: tuple[Pattern, ...] = ("poisson", "bursty")
 
 
-def plan(*, quick: bool) -> list[Planned]:
+def plan(*, quick: bool) -> list[PlannedCase]:
     """Everything that is measured in a round."""
     dt = (DT, DT_BATCHED, POLYMORPHIC)
     if quick:
         return [
-            Planned(Case(ST, 40, "poisson"), (ST, POLYMORPHIC), 24),
-            Planned(Case(ST, 70, "poisson"), (ST, BIN_PACKING, PARTITIONED, POLYMORPHIC), 24),
-            *(Planned(Case(DT, percent, "poisson"), dt, 100) for percent in (40, 70, 90)),
+            PlannedCase(ArloCase(ST, 40, "poisson"), (ST, POLYMORPHIC), 24),
+            PlannedCase(ArloCase(ST, 70, "poisson"), (ST, BIN_PACKING, PARTITIONED, POLYMORPHIC), 24),
+            *(PlannedCase(ArloCase(DT, percent, "poisson"), dt, 100) for percent in (40, 70, 90)),
         ]
     # ST is slow, so that each of its cells takes a minute: the others meet DT, which is harder to beat. What two
     # instances with a length each can answer lies below DT's loads, so they meet ST once.
     return [
-        Planned(Case(ST, 40, "poisson"), (ST, POLYMORPHIC), 600),
-        Planned(Case(ST, 70, "poisson"), (ST, BIN_PACKING, PARTITIONED, POLYMORPHIC), 600),
+        PlannedCase(ArloCase(ST, 40, "poisson"), (ST, POLYMORPHIC), 600),
+        PlannedCase(ArloCase(ST, 70, "poisson"), (ST, BIN_PACKING, PARTITIONED, POLYMORPHIC), 600),
         *(
-            Planned(Case(DT, percent, pattern), _DT_SYSTEMS, 1000 if percent == 90 else 600)
+            PlannedCase(ArloCase(DT, percent, pattern), _DT_SYSTEMS, 1000 if percent == 90 else 600)
             for pattern in _PATTERNS
             for percent in (40, 70, 90)
         ),
@@ -95,7 +95,7 @@ def candidates(system: str, *, quick: bool) -> list[BareConfig]:
 
 def write_repository(
     repository: Path,
-    artefacts: Artefacts,
+    artefacts: ArloArtefacts,
     baselines: Sequence[BareConfig],
     *,
     instances: dict[int, int],

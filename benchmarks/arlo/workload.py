@@ -16,7 +16,7 @@ _LONGEST_TWEET = 125
 BURSTS = {"burst_factor": 2.0, "burst_s": 1.0, "burst_share": 0.2}
 
 
-class Workload:
+class ArloWorkload:
     """Makes texts that are all different, so that no cache could help."""
 
     def __init__(self, tokenizer_file: Path, data: Path | None) -> None:

@@ -11,7 +11,7 @@ import typer
 from benchmarks.arlo_cluster import figures, overhead, served
 from benchmarks.arlo_cluster.allocation import allocation_times
 from benchmarks.arlo_cluster.figures import Published, Setting
-from benchmarks.arlo_cluster.inputs import ASSUMED, BASE, LARGE, READ_OFF, Data
+from benchmarks.arlo_cluster.inputs import ASSUMED, BASE, LARGE, READ_OFF, ClusterData
 from benchmarks.plots import style
 from benchmarks.report import Claim, Report, progress
 from tidal.simulator.arlo import ClusterResult
@@ -26,7 +26,7 @@ def main(
     json: Annotated[Path | None, typer.Option(help="Write results here, tables (.txt) and plots beside it.")] = None,
 ) -> None:
     """Hold the simulator to a real server, run Arlo's evaluation on simulated clusters, and time what decides."""
-    report, inputs = Report("arlo_cluster", quick), Data(data)
+    report, inputs = Report("arlo_cluster", quick), ClusterData(data)
     print(f"{inputs.description}\nread off the paper:")
     print("\n".join(f"- {each}" for each in READ_OFF) + "\nassumed:\n" + "\n".join(f"- {each}" for each in ASSUMED))
     report.measured |= {"data": inputs.description, "read_off": READ_OFF, "assumed": ASSUMED}
@@ -77,7 +77,7 @@ def _allocation(report: Report, quick: bool) -> None:
     report.claims.append(Claim("allocation_1000x16_s", "<= 0.5", last.mean_s, f"{last.paper_s}", note))
 
 
-def _dispatch(report: Report, data: Data, quick: bool) -> None:
+def _dispatch(report: Report, data: ClusterData, quick: bool) -> None:
     progress("Figure 9: dispatching")
     times = overhead.dispatch_times(5 if quick else 30)
     rows = [
@@ -142,7 +142,7 @@ def _row(name: str, result: ClusterResult, paper: Published, slo_s: float) -> li
     ]
 
 
-def _load_sweep(report: Report, data: Data, quick: bool) -> None:
+def _load_sweep(report: Report, data: ClusterData, quick: bool) -> None:
     rows = []
     for setting in figures.FIGURE_7:
         results = setting.run(data, quick)
@@ -152,7 +152,7 @@ def _load_sweep(report: Report, data: Data, quick: bool) -> None:
     report.add_table("Figure 7: load sweep, Bert-Base, 10 GPUs (the paper has a picture only)", columns, rows)
 
 
-def _scaling(report: Report, data: Data, quick: bool, json: Path | None) -> None:
+def _scaling(report: Report, data: ClusterData, quick: bool, json: Path | None) -> None:
     setting = figures.FIGURE_8
     results = setting.run(data, quick)
     _table(report, setting, results, figures.FIGURE_8_PAPER)
@@ -162,7 +162,7 @@ def _scaling(report: Report, data: Data, quick: bool, json: Path | None) -> None
     report.claims.append(Claim("sim_gpus_vs_dt", f"<= {5.49 / 6.38:.3f}", arlo / dt, f"{5.49 / 6.38:.3f}", note))
 
 
-def _runtimes(report: Report, data: Data, quick: bool) -> None:
+def _runtimes(report: Report, data: ClusterData, quick: bool) -> None:
     rows = []
     for setting in figures.FIGURE_11:
         result = setting.run(data, quick)["arlo"]

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.arlo.allocation import Allocation
-from benchmarks.arlo.measure import Cell, capacity, measure, warm_up
-from benchmarks.arlo.workload import LONGEST, Workload
+from benchmarks.arlo.measure import ArloCell, capacity, measure, warm_up
+from benchmarks.arlo.workload import LONGEST, ArloWorkload
 from benchmarks.arlo_cluster.calibration import Calibration, Observed
 from benchmarks.closed_loop import series
 from benchmarks.report import progress
@@ -33,7 +33,7 @@ _CAPACITY_SEED, _LONE_SEED, _LOADED_SEED, _MEASURED_SEED = 5000, 6000, 7000, 800
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class FidelitySize:
     """How much is measured: rounds, and seconds of each of their parts."""
 
     rounds: int = 3
@@ -43,11 +43,11 @@ class Sizes:
     measured_s: float = 60.0
 
 
-QUICK = Sizes(rounds=1, capacity_s=3.0, lone_s=4.0, loaded_s=3.0, measured_s=10.0)
+QUICK = FidelitySize(rounds=1, capacity_s=3.0, lone_s=4.0, loaded_s=3.0, measured_s=10.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedTrace:
     """One trace at one load, answered by the server, and simulated twice.
 
     Args:
@@ -60,23 +60,28 @@ class Compared:
 
     percent: int
     rate: float
-    server: Cell
+    server: ArloCell
     simulated: ClusterResult
     by_profile: ClusterResult
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class FidelityRound:
     """A calibration, and what was measured between its runs."""
 
     capacity: float  # answers a second at full load
     calibration: Calibration
-    compared: tuple[Compared, ...]
+    compared: tuple[ComparedTrace, ...]
 
 
 def measure_rounds(
-    server: RunningServer, model: str, manifest: ArloManifest, allocation: Allocation, workload: Workload, sizes: Sizes
-) -> list[Round]:
+    server: RunningServer,
+    model: str,
+    manifest: ArloManifest,
+    allocation: Allocation,
+    workload: ArloWorkload,
+    sizes: FidelitySize,
+) -> list[FidelityRound]:
     """Calibrate and measure, round after round, each with arrivals and lengths of its own.
 
     Args:
@@ -98,7 +103,9 @@ def error(simulated: float, measured: float) -> float:
     return abs(simulated / measured - 1)
 
 
-def median_error(rounds: Sequence[Round], percent: int, *, p98: bool = False, by_profile: bool = False) -> float:
+def median_error(
+    rounds: Sequence[FidelityRound], percent: int, *, p98: bool = False, by_profile: bool = False
+) -> float:
     """Median over the rounds of the error at one load, of the mean latency or of the 98th percentile."""
     found = []
     for each in rounds:
@@ -114,10 +121,10 @@ def _round(
     model: str,
     manifest: ArloManifest,
     allocation: Allocation,
-    workload: Workload,
-    sizes: Sizes,
+    workload: ArloWorkload,
+    sizes: FidelitySize,
     turn: int,
-) -> Round:
+) -> FidelityRound:
     where = f"fidelity, round {turn + 1} of {sizes.rounds}"
     progress(f"{where}: full load, then lone queries")
     full = capacity(server, model, workload, seconds=sizes.capacity_s, seed=_CAPACITY_SEED + turn)
@@ -138,7 +145,7 @@ def _round(
 
     # A machine changes from minute to minute: what is measured lies between the runs that it is held to.
     observed = loaded()
-    measured: list[tuple[int, Cell, RecordedRequests]] = []
+    measured: list[tuple[int, ArloCell, RecordedRequests]] = []
     for percent in LOADS if turn % 2 == 0 else reversed(LOADS):
         rate = full * percent / 100
         progress(f"{where}: measuring at {percent} %, {rate:.1f}/s")
@@ -149,15 +156,15 @@ def _round(
     calibration = Calibration(tuple(lengths), profile_s, instances, allocation.slo_ms / 1e3, lone, observed)
     calibration = calibration.calibrated(traces)
     compared = [
-        Compared(
+        ComparedTrace(
             percent, full * percent / 100, cell, calibration.by_calibration(requests), calibration.by_profile(requests)
         )
         for percent, cell, requests in measured
     ]
-    return Round(full, calibration, tuple(compared))
+    return FidelityRound(full, calibration, tuple(compared))
 
 
-def _trace(workload: Workload, rate: float, seconds: float, seed: int) -> tuple[Schedule, RecordedRequests]:
+def _trace(workload: ArloWorkload, rate: float, seconds: float, seed: int) -> tuple[Schedule, RecordedRequests]:
     """Poisson arrivals as the client sends them and as the simulator gets them; 20 queries at least."""
     count = max(20, round(rate * seconds))
     trace = workload.trace("poisson", rate, count, seed)
@@ -191,7 +198,7 @@ def lone_times(
 
 
 def _observe(
-    server: RunningServer, model: str, lengths: Sequence[int], schedule: Schedule, workload: Workload
+    server: RunningServer, model: str, lengths: Sequence[int], schedule: Schedule, workload: ArloWorkload
 ) -> Observed:
     """Send a schedule, and see what the front's metrics say of it."""
     warm_up(server, model, workload, seconds=0.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.arlo_cluster.inputs import BASE, HEADROOM, INFAAS_FILL, LARGE, Data, Stream
+from benchmarks.arlo_cluster.inputs import BASE, HEADROOM, INFAAS_FILL, LARGE, ClusterData, Stream
 from benchmarks.report import progress
 from tidal.simulator.arlo import (
     ClusterResult,
@@ -49,7 +49,7 @@ class Setting:
     scale: ScalingBounds | None = None
     runtimes: tuple[int, ...] | None = None
 
-    def run(self, data: Data, quick: bool) -> dict[str, ClusterResult]:
+    def run(self, data: ClusterData, quick: bool) -> dict[str, ClusterResult]:
         """Results by system, all under the same requests."""
         workload = data.workload(self.rate, self.seconds[0 if quick else 1], minute=self.minute, bursty=self.bursty)
         return {name.value: self._one(name, workload) for name in self.systems}

@@ -64,7 +64,7 @@ LARGE = stream("Bert-Large", 0.450, 11.0, 5.25)
 
 
 @dataclass(frozen=True)
-class Data:
+class ClusterData:
     """Rates and lengths.
 
     Args:

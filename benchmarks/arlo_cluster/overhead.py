@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.arlo_cluster.inputs import LARGE, Data
+from benchmarks.arlo_cluster.inputs import LARGE, ClusterData
 from tidal.arlo.policies import ArloQuery, PartitionedPolicy
 from tidal.simulator.arlo import SystemName, length_history, make_system, simulate
 
@@ -64,7 +64,7 @@ def dispatch_times(repeats: int) -> list[DispatchTime]:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class SimulationSpeed:
     """Simulated requests in a second of processor time, the making of the requests included."""
 
     requests: int
@@ -72,7 +72,7 @@ class Speed:
     median: float
 
 
-def simulation_speed(data: Data, repeats: int) -> Speed:
+def simulation_speed(data: ClusterData, repeats: int) -> SimulationSpeed:
     """Arlo on 1,000 GPUs under the rate of Table 4, a second of it, again and again."""
     workload = data.workload(_SPEED_RATE, 1, drift=False)
     history = length_history(workload)
@@ -83,4 +83,4 @@ def simulation_speed(data: Data, repeats: int) -> Speed:
         start = time.process_time()
         requests = simulate(system, workload).requests
         speeds.append(requests / (time.process_time() - start))
-    return Speed(requests, max(speeds), statistics.median(speeds))
+    return SimulationSpeed(requests, max(speeds), statistics.median(speeds))

@@ -11,15 +11,15 @@ from pathlib import Path
 from benchmarks.arlo.allocation import choose
 from benchmarks.arlo.prepare import PARTITIONED, prepare
 from benchmarks.arlo.systems import write_repository
-from benchmarks.arlo.workload import Workload
+from benchmarks.arlo.workload import ArloWorkload
 from benchmarks.arlo_cluster import reallocation
 from benchmarks.arlo_cluster.fidelity import (
     CALIBRATED_AT,
     LOADS,
     QUICK,
-    Compared,
-    Round,
-    Sizes,
+    ComparedTrace,
+    FidelityRound,
+    FidelitySize,
     measure_rounds,
     median_error,
 )
@@ -36,10 +36,10 @@ def measure(report: Report, data: Path | None, quick: bool) -> None:
     """Prepare the model, serve it, and add tables and claims."""
     artefacts = prepare(_PRECISION)
     manifest = artefacts.manifest(PARTITIONED)
-    workload = Workload(artefacts.version(PARTITIONED) / "tokenizer" / "tokenizer.json", data)
+    workload = ArloWorkload(artefacts.version(PARTITIONED) / "tokenizer" / "tokenizer.json", data)
     progress("fidelity: choosing instances by simulation")
     allocation = choose(manifest, workload, instances=len(os.sched_getaffinity(0)))
-    sizes = QUICK if quick else Sizes()
+    sizes = QUICK if quick else FidelitySize()
     with tempfile.TemporaryDirectory(prefix="arlo-cluster-", dir=cache_folder()) as folder:
         repository = Path(folder)
         write_repository(
@@ -55,7 +55,7 @@ def measure(report: Report, data: Path | None, quick: bool) -> None:
         add_reallocation(report, result, changes)
 
 
-def add_fidelity(report: Report, rounds: Sequence[Round], sizes: Sizes) -> None:
+def add_fidelity(report: Report, rounds: Sequence[FidelityRound], sizes: FidelitySize) -> None:
     """Add tables of the simulator's inputs, of simulated and measured latencies, and of their differences."""
     first = rounds[0].calibration
     instances = {n: count for n, count in zip(first.max_lengths, first.instances, strict=True) if count}
@@ -112,7 +112,7 @@ def add_reallocation(report: Report, result: ReallocationResult, changes: int) -
     report.claims += [made, Claim("failed_during_reallocation", "== 0", result.failed, note=note)]
 
 
-def _calibrated(turn: int, each: Round, lengths: Sequence[int]) -> list[str]:
+def _calibrated(turn: int, each: FidelityRound, lengths: Sequence[int]) -> list[str]:
     calibration = each.calibration
     cells = []
     for length in lengths:
@@ -126,7 +126,7 @@ def _calibrated(turn: int, each: Round, lengths: Sequence[int]) -> list[str]:
     return [str(turn + 1), f"{each.capacity:.1f}", *cells, shares, overheads]
 
 
-def _compared(turn: int, one: Compared) -> list[str]:
+def _compared(turn: int, one: ComparedTrace) -> list[str]:
     def both(simulated: float, by_profile: float) -> str:
         return f"{simulated:.1f} ({by_profile:.1f})"
 
@@ -153,7 +153,7 @@ def _compared(turn: int, one: Compared) -> list[str]:
     ]
 
 
-def _kept(each: Round) -> dict[str, object]:
+def _kept(each: FidelityRound) -> dict[str, object]:
     compared = {
         str(one.percent): {
             "rate": one.rate,

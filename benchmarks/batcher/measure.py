@@ -20,7 +20,7 @@ _TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class BatcherCell:
     """One way to batch at one load: answers, and how many rows an execution had."""
 
     per_second: float
@@ -55,7 +55,7 @@ def inputs(
 
 def measure(
     server: RunningServer, model: str, names: tuple[str, ...], *, rate: float, seconds: float, seed: int
-) -> Cell:
+) -> BatcherCell:
     """Send requests at random times (`rate` a second), or all at once where the rate is infinite.
 
     `seconds` is then how long 20 requests a second would take.
@@ -70,7 +70,7 @@ def measure(
     result = run_load(server.grpc, model, schedule, outputs=["logits"], timeout_s=_TIMEOUT_S)
     rows, executions = (after - earlier for after, earlier in zip(batches(server, model), before, strict=True))
     answered = result.answered
-    return Cell(
+    return BatcherCell(
         float(answered.sum()) / result.duration,
         (result.latency[answered] * 1e3).round(2).tolist(),
         int((~answered).sum()),

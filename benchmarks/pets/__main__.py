@@ -14,11 +14,11 @@ import typer
 from benchmarks.kept import cache_folder
 from benchmarks.pets import answers, breakdown, capacity, changes, outcome, peft_batches, plot, strategies, throughput
 from benchmarks.pets.full_models import FullModels
-from benchmarks.pets.prepare import LONGEST, MODEL, Artefacts, prepare
+from benchmarks.pets.prepare import LONGEST, MODEL, PetsArtefacts, prepare
 from benchmarks.pets.systems import PARS, SEQS, forms, write_full, write_tidal
 from benchmarks.pets.tasks import DENSE_KINDS, KINDS, random_tasks
-from benchmarks.pets.throughput import TIDAL, Case, Outcome
-from benchmarks.pets.waves import Shape
+from benchmarks.pets.throughput import TIDAL, ThroughputCase, ThroughputOutcome
+from benchmarks.pets.waves import WaveShape
 from benchmarks.report import Report, progress
 from benchmarks.texts import TextMaker
 from tidal.pets.kinds.kind import unmergeable_kinds
@@ -32,11 +32,11 @@ from tidal.tasks.folder import tasks_folder
 _OF_ALL = "_of_all"
 # Of the forms of full models, those that a quick run takes without a search.
 _QUICK_FORMS = ("seqs", "pars_pool")
-_PARS_SHAPES = (Shape(16, 1, 16), Shape(16, 1, 32), Shape(16, 1, 64), Shape(16, 2, 32))
+_PARS_SHAPES = (WaveShape(16, 1, 16), WaveShape(16, 1, 32), WaveShape(16, 1, 64), WaveShape(16, 2, 32))
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class PetsSize:
     """How much is measured.
 
     Attributes:
@@ -51,10 +51,10 @@ class Size:
         rounds: of what is timed in this process.
     """
 
-    cases: throughput.Size
+    cases: throughput.ThroughputSize
     tasks: tuple[int, ...]
     search_s: float
-    batching: strategies.Size
+    batching: strategies.StrategySize
     rows: int
     most: int
     changes_s: float
@@ -62,8 +62,18 @@ class Size:
     rounds: int
 
 
-FULL = Size(throughput.Size(5, 3.0), (1, 2, 4, 8, 16, 32, 64, 128), 6.0, strategies.FULL, 2000, 100_000, 20.0, True, 15)
-QUICK = Size(throughput.Size(2, 1.0), (), 0.7, strategies.QUICK, 500, 40, 5.0, False, 4)
+FULL = PetsSize(
+    throughput.ThroughputSize(5, 3.0),
+    (1, 2, 4, 8, 16, 32, 64, 128),
+    6.0,
+    strategies.FULL,
+    2000,
+    100_000,
+    20.0,
+    True,
+    15,
+)
+QUICK = PetsSize(throughput.ThroughputSize(2, 1.0), (), 0.7, strategies.QUICK, 500, 40, 5.0, False, 4)
 
 
 def main(
@@ -84,7 +94,7 @@ def main(
         plot.save(report.document(), json.with_suffix(".png"))
 
 
-def _add_setting(report: Report, artefacts: Artefacts) -> None:
+def _add_setting(report: Report, artefacts: PetsArtefacts) -> None:
     real = ", ".join(f"{task.name} ({task.kind})" for task in artefacts.real_tasks) or "none (no --data)"
     facts = {
         "artefacts": artefacts.digest,
@@ -98,7 +108,7 @@ def _add_setting(report: Report, artefacts: Artefacts) -> None:
     report.add_table("setting", ["what", ""], [[name, text] for name, text in facts.items()])
 
 
-def _served(report: Report, artefacts: Artefacts, repository: Path, size: Size) -> None:
+def _served(report: Report, artefacts: PetsArtefacts, repository: Path, size: PetsSize) -> None:
     """Everything that goes through a server."""
     dense = [task.task for task in random_tasks(32, DENSE_KINDS)]
     every = [task.task for task in random_tasks(max(32, *size.tasks) if size.tasks else 32)]
@@ -139,19 +149,21 @@ def _throughput(
     dense: Sequence[str],
     every: Sequence[str],
     maker: TextMaker,
-    size: Size,
-) -> list[Outcome]:
+    size: PetsSize,
+) -> list[ThroughputOutcome]:
     progress(f"loading {best[SEQS]} with full models of all tasks of a wave")
     server.control.load(best[SEQS], None)
     against = {TIDAL: MODEL, SEQS: best[SEQS]}
     cases = [
-        Case("dense,16", tuple(dense), Shape(32, 1, 16), against),
-        Case("all,16", tuple(every), Shape(32, 1, 16), against),
-        Case("all,32", tuple(every), Shape(32, 1, 32), against),
+        ThroughputCase("dense,16", tuple(dense), WaveShape(32, 1, 16), against),
+        ThroughputCase("all,16", tuple(every), WaveShape(32, 1, 16), against),
+        ThroughputCase("all,32", tuple(every), WaveShape(32, 1, 32), against),
     ]
     if size.tasks:
-        cases += [Case("lengths", tuple(every), Shape(32, 1, length), against) for length in (64, 128)]
-        cases += [Case("queries of a task", tuple(every), Shape(32, batch, 32), against) for batch in (2, 4)]
+        cases += [ThroughputCase("lengths", tuple(every), WaveShape(32, 1, length), against) for length in (64, 128)]
+        cases += [
+            ThroughputCase("queries of a task", tuple(every), WaveShape(32, batch, 32), against) for batch in (2, 4)
+        ]
     outcomes = [throughput.measure(server, case, maker, size.cases) for case in cases]
     server.control.unload(best[SEQS])
     if size.tasks:
@@ -159,18 +171,18 @@ def _throughput(
         progress(f"loading {of_all} with full models of all tasks")
         server.control.load(of_all, None)
         against = {TIDAL: MODEL, SEQS: of_all}
-        swept = [Case("tasks", tuple(every), Shape(tasks, 1, 32), against) for tasks in size.tasks]
+        swept = [ThroughputCase("tasks", tuple(every), WaveShape(tasks, 1, 32), against) for tasks in size.tasks]
         outcomes += [throughput.measure(server, case, maker, size.cases) for case in swept]
         server.control.unload(of_all)
     progress(f"loading {best[PARS]} with full models of 16 tasks")
     server.control.load(best[PARS], None)
-    pars = [Case(PARS, tuple(every), shape, {TIDAL: MODEL, PARS: best[PARS]}) for shape in _PARS_SHAPES]
+    pars = [ThroughputCase(PARS, tuple(every), shape, {TIDAL: MODEL, PARS: best[PARS]}) for shape in _PARS_SHAPES]
     outcomes += [throughput.measure(server, case, maker, size.cases) for case in pars]
     server.control.unload(best[PARS])
     return outcomes
 
 
-def _add_crossover(report: Report, artefacts: Artefacts, outcomes: Sequence[Outcome]) -> None:
+def _add_crossover(report: Report, artefacts: PetsArtefacts, outcomes: Sequence[ThroughputOutcome]) -> None:
     """From how many tasks on sharing is faster: measured against full models, and by Inequality 1 on the profile."""
     tables = artefacts.manifest.profile.tables()
     predicted = {
@@ -183,7 +195,7 @@ def _add_crossover(report: Report, artefacts: Artefacts, outcomes: Sequence[Outc
         print(f"measured against full models, 32 tokens: {outcome.crossover(outcomes)}")
 
 
-def _in_process(report: Report, artefacts: Artefacts, size: Size) -> None:
+def _in_process(report: Report, artefacts: PetsArtefacts, size: PetsSize) -> None:
     """What is measured on the engine itself."""
     held = [capacity.measure_minilm(artefacts, fill=size.fill)]
     if size.fill:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.closed_loop import metric, series
-from benchmarks.pets.prepare import Artefacts
+from benchmarks.pets.prepare import PetsArtefacts
 from benchmarks.pets.reference import Row, agreement, expected
 from benchmarks.pets.tasks import load
 from benchmarks.pets.waves import as_input
@@ -60,7 +60,12 @@ class Accuracy:
 
 
 def measure_agreement(
-    server: RunningServer, model: str, artefacts: Artefacts, folders: Sequence[Path], texts: Sequence[str], rows: int
+    server: RunningServer,
+    model: str,
+    artefacts: PetsArtefacts,
+    folders: Sequence[Path],
+    texts: Sequence[str],
+    rows: int,
 ) -> Agreement:
     """Ask tasks in a random order, many at once, and each one's full model row by row."""
     draw = np.random.default_rng(5)
@@ -77,7 +82,7 @@ def measure_agreement(
     return Agreement(rows, same, error, mixed, tasks / max(1.0, batches))
 
 
-def measure_accuracy(server: RunningServer, model: str, artefacts: Artefacts, most: int) -> list[Accuracy]:
+def measure_accuracy(server: RunningServer, model: str, artefacts: PetsArtefacts, most: int) -> list[Accuracy]:
     """Ask all real tasks their labelled queries, mixed; `most` of each."""
     assert artefacts.data is not None
     rows: list[Row] = []

@@ -22,7 +22,7 @@ _TOKEN = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class TimeSplit:
     """Milliseconds of one pass of eight tasks, of the base alone on the same rows, and of eight full models in turn."""
 
     batch: int
@@ -39,7 +39,7 @@ class Split:
 
 def time_split(
     engine: OpenVinoPetsEngine, base: BaseLayers, models: FullModels, threads: int, rounds: int
-) -> list[Split]:
+) -> list[TimeSplit]:
     """Both workloads, in turns."""
     terms = [typical_task(KINDS[number % len(KINDS)], base, seed=number) for number in range(_TASKS)]
     tasks = [engine.add(each) for each in terms]
@@ -61,14 +61,14 @@ def time_split(
             lambda ids=ids, lengths=lengths: engine.pooled([None] * len(ids), ids, lengths),  # type: ignore[misc]
             full,
         ]
-        found.append(Split(batch, length, *medians(calls, rounds)))
+        found.append(TimeSplit(batch, length, *medians(calls, rounds)))
     for task in tasks:
         engine.remove(task)
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemorySplit:
     """Bytes with some tasks: what they share, what is theirs, a batch's activations, and full models instead."""
 
     tasks: int
@@ -80,7 +80,7 @@ class Memory:
 
 def memory_split(
     engine: OpenVinoPetsEngine, shared: float, each: float, full: float, counts: Sequence[int]
-) -> list[Memory]:
+) -> list[MemorySplit]:
     """By number of tasks, one query of 128 tokens each; from measured bytes, activations computed.
 
     Args:
@@ -91,4 +91,4 @@ def memory_split(
         counts: numbers of tasks.
     """
     data = activation_bytes(engine.description) * 128
-    return [Memory(count, shared, each * count, data * count, full * count) for count in counts]
+    return [MemorySplit(count, shared, each * count, data * count, full * count) for count in counts]

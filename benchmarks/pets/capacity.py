@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.pets import full_models
-from benchmarks.pets.prepare import Artefacts
+from benchmarks.pets.prepare import PetsArtefacts
 from benchmarks.report import progress
 from tidal.pets.base import load_base_layers, write_base_layers
 from tidal.pets.manifest import ENGINE_FOLDER
@@ -75,14 +75,14 @@ class Capacity:
         return self.tasks.capacity(BUDGET) / self.full.capacity(BUDGET)
 
 
-def measure_minilm(artefacts: Artefacts, *, fill: bool) -> Capacity:
+def measure_minilm(artefacts: PetsArtefacts, *, fill: bool) -> Capacity:
     """With MiniLM; `fill` fills the budget, else capacity follows from what a few take."""
     version = artefacts.version
     places = {"version": version, "engine": version / ENGINE_FOLDER}
     return _measure("MiniLM", places, artefacts.full, BUDGET if fill else 0, 4)
 
 
-def measure_bert_base(artefacts: Artefacts) -> Capacity:
+def measure_bert_base(artefacts: PetsArtefacts) -> Capacity:
     """With a base of BERT-base's size and random weights: a few of each kind."""
     folder = artefacts.folder / "bert-base"
     if not (folder / "full" / full_models.DONE).exists():

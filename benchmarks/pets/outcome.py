@@ -10,13 +10,13 @@ import numpy as np
 
 from benchmarks.pets import strategies
 from benchmarks.pets.answers import Accuracy, Agreement
-from benchmarks.pets.breakdown import Memory, Split
+from benchmarks.pets.breakdown import MemorySplit, TimeSplit
 from benchmarks.pets.capacity import BUDGET, Capacity
 from benchmarks.pets.changes import Changes
-from benchmarks.pets.peft_batches import Mixed
+from benchmarks.pets.peft_batches import MixedBatch
 from benchmarks.pets.strategies import Executed
 from benchmarks.pets.systems import PARS, SEQS
-from benchmarks.pets.throughput import TIDAL, Outcome
+from benchmarks.pets.throughput import TIDAL, ThroughputOutcome
 from benchmarks.report import Claim, Report
 
 _MIB = 1 << 20
@@ -28,7 +28,7 @@ _THROUGHPUT = {
 }
 
 
-def add_throughput(report: Report, outcomes: Sequence[Outcome]) -> None:
+def add_throughput(report: Report, outcomes: Sequence[ThroughputOutcome]) -> None:
     """A table of all cases."""
     rows = []
     for outcome in outcomes:
@@ -61,7 +61,7 @@ def add_throughput(report: Report, outcomes: Sequence[Outcome]) -> None:
     }
 
 
-def add_throughput_claims(report: Report, outcomes: Sequence[Outcome]) -> None:
+def add_throughput_claims(report: Report, outcomes: Sequence[ThroughputOutcome]) -> None:
     """Against SeqS for the named cases; against ParS the mean over the cases of 16 tasks."""
     by_name = {outcome.case.name: outcome for outcome in outcomes}
     for case, (goal, paper) in _THROUGHPUT.items():
@@ -77,7 +77,7 @@ def add_throughput_claims(report: Report, outcomes: Sequence[Outcome]) -> None:
         report.claims.append(Claim("throughput_vs_pars[16]", ">= 1.18", mean, paper="1.177", note=note))
 
 
-def crossover(outcomes: Sequence[Outcome]) -> int | None:
+def crossover(outcomes: Sequence[ThroughputOutcome]) -> int | None:
     """The fewest tasks from which on a shared pass is faster than full models; None where it never is."""
     sweep = {each.case.shape.tasks: each.ratio(SEQS) for each in outcomes if each.case.name == "tasks"}
     found = None
@@ -151,7 +151,7 @@ def add_capacity(report: Report, found: Sequence[Capacity]) -> None:
     report.claims.append(claim)
 
 
-def add_splits(report: Report, times: Sequence[Split], memories: Sequence[Memory]) -> None:
+def add_splits(report: Report, times: Sequence[TimeSplit], memories: Sequence[MemorySplit]) -> None:
     """Figures 9 and 10."""
     rows = [
         [f"{each.batch} x {each.length} tokens", f"{each.together:.1f}", f"{each.shared:.1f}", f"{each.own:.1%}",
@@ -170,7 +170,7 @@ def add_splits(report: Report, times: Sequence[Split], memories: Sequence[Memory
     report.measured["memory_split"] = [asdict(each) for each in memories]
 
 
-def add_peft(report: Report, found: Sequence[Mixed] | str) -> None:
+def add_peft(report: Report, found: Sequence[MixedBatch] | str) -> None:
     """Mixed batches of LoRA tasks, or why there are none."""
     if isinstance(found, str):
         print(f"peft's mixed batches were not measured: {found}")

@@ -19,7 +19,7 @@ TASKS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
+class MixedBatch:
     """Milliseconds of a batch with one query of each of so many LoRA tasks, and the largest difference of a vector."""
 
     tasks: int
@@ -36,7 +36,7 @@ def why_not() -> str | None:
 
 def measure(
     engine: OpenVinoPetsEngine, base: BaseLayers, lengths: tuple[int, ...], threads: int, rounds: int
-) -> list[Mixed]:
+) -> list[MixedBatch]:
     """Both on the same rows, in turns, fp32."""
     import torch
 
@@ -62,7 +62,7 @@ def measure(
 
         error = float(np.abs(theirs() - ours()).max())
         peft, tidal = medians([theirs, ours], rounds)
-        found.append(Mixed(TASKS, length, peft, tidal, error))
+        found.append(MixedBatch(TASKS, length, peft, tidal, error))
     for task in loaded:
         engine.remove(task)
     return found

@@ -31,7 +31,7 @@ MODEL = "minilm"
 LONGEST = 128
 
 
-class Artefacts:
+class PetsArtefacts:
     """What was made; `digest` names recipe, code and data, and `data` is None where there are no real tasks."""
 
     def __init__(self, folder: Path, data: Path | None) -> None:
@@ -82,13 +82,13 @@ class Artefacts:
         return [] if self.data is None else list(REAL_TASKS)
 
 
-def prepare(data: Path | None) -> Artefacts:
+def prepare(data: Path | None) -> PetsArtefacts:
     """Make what is missing; a run that was cut short goes on with the task that it was at.
 
     Args:
         data: folder of the real tasks; None leaves them out.
     """
-    artefacts = Artefacts(cache_folder() / f"pets-{_digest(data)}", data)
+    artefacts = PetsArtefacts(cache_folder() / f"pets-{_digest(data)}", data)
     artefacts.folder.mkdir(parents=True, exist_ok=True)
     _build(artefacts)
     if not (artefacts.full / full_models.DONE).exists():
@@ -103,7 +103,7 @@ def prepare(data: Path | None) -> Artefacts:
     return artefacts
 
 
-def _build(artefacts: Artefacts) -> None:
+def _build(artefacts: PetsArtefacts) -> None:
     spec = artefacts.folder / f"{MODEL}.yaml"
     spec.write_text(f"kind: pets\nname: {MODEL}\nmodel: {minilm_folder()}\nmax_length: {LONGEST}\ntruncate: true\n")
     progress("building the base (nothing to do when it is up to date)")
@@ -111,7 +111,7 @@ def _build(artefacts: Artefacts) -> None:
     subprocess.run([*command, "--repository", str(artefacts.repository)], check=True, stdout=sys.stderr)
 
 
-def _make_random(artefacts: Artefacts) -> None:
+def _make_random(artefacts: PetsArtefacts) -> None:
     from tidal_builders.pets.typical import typical_task
 
     there = scan(artefacts.random)
@@ -124,7 +124,7 @@ def _make_random(artefacts: Artefacts) -> None:
         add_task(artefacts.random, task.task, task.kind, terms, artefacts.base, made)
 
 
-def _train(artefacts: Artefacts, task: RealTask) -> None:
+def _train(artefacts: PetsArtefacts, task: RealTask) -> None:
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
 

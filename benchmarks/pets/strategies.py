@@ -31,7 +31,7 @@ _VOCABULARY = range(1000, 29000)
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class StrategySize:
     """Queries of a pool, spreads of their lengths, tasks of them, and rounds."""
 
     queries: int
@@ -40,8 +40,8 @@ class Size:
     rounds: int
 
 
-FULL = Size(1024, (1, 2, 4, 8), (32, 64, 128), 3)
-QUICK = Size(256, (1, 8), (32,), 1)
+FULL = StrategySize(1024, (1, 2, 4, 8), (32, 64, 128), 3)
+QUICK = StrategySize(256, (1, 8), (32,), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Executed:
     batches: int
 
 
-class Tasks:
+class EngineTasks:
     """Random tasks of every kind in an engine, made as they are needed."""
 
     def __init__(self, engine: OpenVinoPetsEngine, base: BaseLayers) -> None:
@@ -77,7 +77,7 @@ class Tasks:
 
 
 def execute(
-    engine: OpenVinoPetsEngine, tasks: Tasks, pool: Pool, plan: BatchPlan, kinds: Sequence[str], seed: int
+    engine: OpenVinoPetsEngine, tasks: EngineTasks, pool: Pool, plan: BatchPlan, kinds: Sequence[str], seed: int
 ) -> float:
     """Run a plan's batches one after another; the seconds that they took."""
     draw = np.random.default_rng(seed)
@@ -94,7 +94,7 @@ def execute(
     return time.perf_counter() - begin
 
 
-def tuned_size(engine: OpenVinoPetsEngine, tasks: Tasks, tables: Tables, size: Size) -> int:
+def tuned_size(engine: OpenVinoPetsEngine, tasks: EngineTasks, tables: Tables, size: StrategySize) -> int:
     """The fastest fixed size on queries that are not measured later."""
     took = {}
     for candidate in (each for each in _SIZES if each <= tables.max_batch):
@@ -106,13 +106,13 @@ def tuned_size(engine: OpenVinoPetsEngine, tasks: Tasks, tables: Tables, size: S
 
 
 def compare(
-    engine: OpenVinoPetsEngine, base: BaseLayers, tables: Tables, spread_tokens: float | None, size: Size
+    engine: OpenVinoPetsEngine, base: BaseLayers, tables: Tables, spread_tokens: float | None, size: StrategySize
 ) -> tuple[list[Executed], int]:
     """Every way on every pool, round by round in turns; and the tuned fixed size.
 
     `spread_tokens` is the threshold of §6.4's rule, where the profile has one.
     """
-    tasks = Tasks(engine, base)
+    tasks = EngineTasks(engine, base)
     progress("batching: tuning the fixed size on other queries")
     tuned = tuned_size(engine, tasks, tables, size)
     batchings: dict[str, Batching] = {**ways(FIXED_SIZE), TUNED: Fixed(tuned)}
@@ -130,7 +130,7 @@ def compare(
 
 def _round(
     engine: OpenVinoPetsEngine,
-    tasks: Tasks,
+    tasks: EngineTasks,
     tables: Tables,
     batchings: Mapping[str, Batching],
     pool: Pool,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import benchmarks
-from benchmarks.pets.prepare import MODEL, Artefacts
+from benchmarks.pets.prepare import MODEL, PetsArtefacts
 from tidal.tasks.folder import tasks_folder
 
 SEQS, PARS = "SeqS", "ParS"
@@ -51,7 +51,7 @@ def forms(cores: int) -> dict[str, FullForm]:
     }
 
 
-def write_tidal(repository: Path, artefacts: Artefacts, tasks: Sequence[Path], name: str = MODEL) -> None:
+def write_tidal(repository: Path, artefacts: PetsArtefacts, tasks: Sequence[Path], name: str = MODEL) -> None:
     """Add the base with these tasks, each a task's folder: a model of its own, engines linked."""
     source = artefacts.version
     target = repository / name
@@ -62,7 +62,7 @@ def write_tidal(repository: Path, artefacts: Artefacts, tasks: Sequence[Path], n
         shutil.copytree(folder, tasks_folder(target) / folder.name)
 
 
-def write_full(repository: Path, name: str, form: FullForm, artefacts: Artefacts, tasks: Sequence[Path]) -> None:
+def write_full(repository: Path, name: str, form: FullForm, artefacts: PetsArtefacts, tasks: Sequence[Path]) -> None:
     """Add full models of these tasks in one form."""
     folder = repository / name
     (folder / "1").mkdir(parents=True)

@@ -10,29 +10,29 @@ from dataclasses import dataclass
 import psutil
 
 from benchmarks.pets.systems import PARS, SEQS, FullForm
-from benchmarks.pets.waves import Shape, Waves, make_waves, run_waves
+from benchmarks.pets.waves import Waves, WaveShape, make_waves, run_waves
 from benchmarks.report import progress
 from benchmarks.texts import TextMaker
 from tidal.server.child import RunningServer
 
 TIDAL = "PetS"
 # What forms are tried on, by system.
-_SEARCHED = {SEQS: Shape(32, 1, 16), PARS: Shape(16, 1, 16)}
+_SEARCHED = {SEQS: WaveShape(32, 1, 16), PARS: WaveShape(16, 1, 16)}
 _MOST_WAVES = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ThroughputCase:
     """What is measured: which tasks, the shape of a wave, and the systems by their models' names."""
 
     name: str
     tasks: tuple[str, ...]
-    shape: Shape
+    shape: WaveShape
     models: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ThroughputSize:
     """Rounds, and about how many seconds of each system in a round."""
 
     rounds: int
@@ -40,10 +40,10 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ThroughputOutcome:
     """A case's results by system and round."""
 
-    case: Case
+    case: ThroughputCase
     found: Mapping[str, Sequence[Waves]]
 
     def per_second(self, system: str) -> float:
@@ -104,7 +104,7 @@ def fastest_forms(
     return best, rows
 
 
-def measure(server: RunningServer, case: Case, maker: TextMaker, size: Size) -> Outcome:
+def measure(server: RunningServer, case: ThroughputCase, maker: TextMaker, size: ThroughputSize) -> ThroughputOutcome:
     """Rounds of a case: all systems in turns, with texts of their own."""
     found: dict[str, list[Waves]] = {system: [] for system in case.models}
     order = list(case.models)
@@ -119,11 +119,11 @@ def measure(server: RunningServer, case: Case, maker: TextMaker, size: Size) -> 
         f"{system} {statistics.median(w.per_second for w in each):.0f}/s" for system, each in found.items()
     )
     progress(f"{case.name}: {ratios}")
-    return Outcome(case, found)
+    return ThroughputOutcome(case, found)
 
 
 def _timed(
-    server: RunningServer, model: str, tasks: Sequence[str], shape: Shape, maker: TextMaker, seconds: float
+    server: RunningServer, model: str, tasks: Sequence[str], shape: WaveShape, maker: TextMaker, seconds: float
 ) -> Waves:
     """About so many seconds of waves; a few first say how many that are."""
     first = run_waves(server.grpc, model, make_waves(maker, tasks, shape, 4))

@@ -21,7 +21,7 @@ _TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class WaveShape:
     """Of a wave: different tasks, queries of each (they share a request), and tokens of every query."""
 
     tasks: int
@@ -57,7 +57,7 @@ class Waves:
 Request = tuple[str, tuple[str, ...]]
 
 
-def make_waves(maker: TextMaker, tasks: Sequence[str], shape: Shape, count: int) -> list[list[Request]]:
+def make_waves(maker: TextMaker, tasks: Sequence[str], shape: WaveShape, count: int) -> list[list[Request]]:
     """Waves of texts that were not sent before, one request a task."""
     return [
         [(task, tuple(maker.text(shape.length) for _ in range(shape.batch))) for task in tasks[: shape.tasks]]
