@@ -1,4 +1,4 @@
-"""What the policies alone would give, by the measured profile; what the measurement lacks of it is overhead."""
+"""Expected gain of the policies alone, by the measured profile; the difference to the measurement is overhead."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ _REQUESTS = 1500
 
 
 def expected_ratios(manifest: ArloManifest, workload: ArloWorkload) -> list[list[str]]:
-    """Rows of load, mean and p98 of the polymorphic placement over DT's, under Poisson arrivals.
+    """Return rows of load, and ratio of mean and p98 latency of the polymorphic placement to DT, for Poisson arrivals.
 
-    DT is the better of one engine with all threads and one engine a thread, first come first served.
+    DT is the better of one engine with all threads and one engine per thread, first come first served.
+
+    Args:
+        manifest: Manifest of the polymorphic model.
+        workload: Generator of lengths.
     """
     ways = [profile for profile in (manifest.profile, manifest.parallel) if profile is not None]
     lengths = np.array(workload.lengths(10_000, _SEEDS[0]))

@@ -1,4 +1,4 @@
-"""What the rounds say: a table for each load, ratios, claims."""
+"""Adds the results of the rounds to the report: latencies by load, ratios, claims."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Statistic = Callable[[ArloCell], float]
 
 
 def mean_ms(cell: ArloCell) -> float:
-    """Mean latency."""
+    """Mean latency in ms."""
     return cell.mean_ms
 
 
 def p98_ms(cell: ArloCell) -> float:
-    """The paper's tail."""
+    """98th percentile of the latency in ms, the tail latency of the paper."""
     return cell.percentile_ms(98)
 
 
 def add_tables(report: Report, run: ArloRun, plan: Sequence[PlannedCase], slo_ms: float) -> None:
-    """A row a cell: latency pooled over the rounds, the rest as medians or sums."""
+    """Add one row per cell: latencies pooled over the rounds, other values as medians or sums."""
     rows = []
     for planned in plan:
         for system in planned.systems:
@@ -39,13 +39,13 @@ def add_tables(report: Report, run: ArloRun, plan: Sequence[PlannedCase], slo_ms
                     "all": dict(zip(("mean_ms", "p50_ms", "p98_ms", "max_ms"), _pooled(cells), strict=True)),
                 }
     columns = ["load", "system", "requests", "mean ms", "p50", "p98", "max", f"> {slo_ms:.0f} ms", "failed", "1/s"]
-    # cpu: share of the cores that the server used; others: that other work on the machine used; late: rounds in which
-    # the load generator could not keep to its schedule.
+    # cpu: share of the cores that the server used; others: share that other processes used; late: rounds in which the
+    # load generator could not keep to its schedule.
     report.add_table("latency, tokenisation included", [*columns, "batch", "cpu", "others", "late"], rows)
 
 
 def add_claims(report: Report, run: ArloRun) -> None:
-    """The claims, which are Tidal's polymorphic placement under Poisson arrivals."""
+    """Add the claims, which are about the polymorphic placement under Poisson arrivals."""
     for percent in (40, 70):
         _claim(
             report,
@@ -66,14 +66,14 @@ def add_claims(report: Report, run: ArloRun) -> None:
 
 
 def better_dt(run: ArloRun, case: ArloCase) -> str:
-    """That of the two DTs whose mean is smaller over the rounds."""
+    """Return the DT variant with the smaller median of the mean latency over the rounds."""
     return min(
         (DT, DT_BATCHED), key=lambda system: statistics.median(cell.mean_ms for cell in _cells(run, case, system))
     )
 
 
 def add_ratios(report: Report, run: ArloRun, plan: Sequence[PlannedCase]) -> None:
-    """Every length-aware system against ST, DT and the better DT, at every load."""
+    """Add the latency ratios of the length-aware systems to ST, or to both DTs, at every load."""
     rows = []
     for planned in plan:
         others = [ST] if planned.case.base == ST else [DT, DT_BATCHED]
@@ -87,11 +87,11 @@ def add_ratios(report: Report, run: ArloRun, plan: Sequence[PlannedCase]) -> Non
                     ]
                     rows.append([str(planned.case), system, other, *cells])
     columns = ["load", "system", "against", "mean, ratio (range over rounds)", "p98"]
-    report.add_table("ratios, round by round on the same arrivals, median over rounds", columns, rows)
+    report.add_table("ratios of latency on the same arrivals, median over rounds", columns, rows)
 
 
 def ratios(run: ArloRun, case: ArloCase, system: str, other: str, statistic: Statistic) -> list[float]:
-    """system / other in each round; empty where either was not measured."""
+    """Return system / other in each round; empty if either was not measured."""
     pairs = zip(_cells(run, case, system), _cells(run, case, other), strict=False)
     return [statistic(ours) / statistic(theirs) for ours, theirs in pairs]
 
@@ -119,7 +119,7 @@ def _cells(run: ArloRun, case: ArloCase, system: str) -> list[ArloCell]:
 def _row(run: ArloRun, case: ArloCase, system: str, slo_ms: float) -> list[str]:
     cells = _cells(run, case, system)
     if not cells:
-        return ["-", f"saturated: answers {run.limits[system]:.0f}/s", *[""] * 10]
+        return ["-", f"saturated at {run.limits[system]:.0f}/s", *[""] * 10]
     requests = sum(len(cell.latencies_ms) + sum(cell.errors.values()) for cell in cells)
     late = sum(_late(cell, slo_ms) for cell in cells)
     medians = [
@@ -149,7 +149,7 @@ def _pooled(cells: Sequence[ArloCell]) -> tuple[float, float, float, float]:
 
 
 def _late(cell: ArloCell, slo_ms: float) -> int:
-    """Requests that failed or came later than the SLO."""
+    """Number of requests that failed or violated the SLO."""
     return sum(cell.errors.values()) + sum(latency > slo_ms for latency in cell.latencies_ms)
 
 

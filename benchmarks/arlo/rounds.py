@@ -1,4 +1,4 @@
-"""Rounds over all cells, kept in a file as they come: a run that was cut short goes on where it stopped."""
+"""Rounds over all cells, each stored in a file when it is complete, so that an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from benchmarks.report import progress
 from tidal.server.child import RunningServer
 
 OWN_MODELS = {POLYMORPHIC: POLYMORPHIC_MODEL, PARTITIONED: PARTITIONED_MODEL, BIN_PACKING: BIN_PACKING_MODEL}
-# Seeds of what is measured lie above those of every search.
+# Seeds of measured cells are above those of the searches.
 _FIRST_SEED = 1000
-# An open loop beyond what a system can answer only measures how long the loop is.
+# Above the capacity of a system, an open loop measures its own duration only.
 _MOST_OF_CAPACITY = 0.95
 # Estimated time for warm-up, metrics and preparing a schedule.
 _CELL_OVERHEAD_S = 2.0
@@ -36,10 +36,13 @@ _CELL_OVERHEAD_S = 2.0
 
 @dataclass(slots=True)
 class ArloRun:
-    """What has been measured so far.
+    """Completed measurements.
 
-    `capacities` has answers a second by system, one mapping a round; `cells` results by case and system, likewise;
-    `limits` what the partitioned systems can answer, so that they are not asked for more.
+    Attributes:
+        tuned: Chosen parameters of the baselines.
+        limits: Capacity of the partitioned systems in answers per second; higher loads are skipped.
+        capacities: Answers per second by system, one mapping per round.
+        cells: Results by case and system, one mapping per round.
     """
 
     tuned: TunedBaselines
@@ -48,12 +51,12 @@ class ArloRun:
     cells: list[dict[str, dict[str, ArloCell]]] = field(default_factory=list)
 
     def save(self, file: Path) -> None:
-        """Write it all."""
+        """Write the run to a file."""
         file.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, file: Path) -> ArloRun:
-        """What `save` wrote."""
+        """Read a run that `save` wrote."""
         found = json.loads(file.read_text())
         cells = [
             {case: {system: ArloCell(**cell) for system, cell in systems.items()} for case, systems in each.items()}
@@ -62,25 +65,34 @@ class ArloRun:
         return cls(TunedBaselines(**found["tuned"]), found["limits"], found["capacities"], cells)
 
     def model(self, system: str, case: ArloCase) -> str:
-        """The model that stands for a system at a load."""
+        """Return the model that represents a system at a load."""
         return OWN_MODELS[system] if system in OWN_MODELS else self.tuned.models[system][str(case.percent)]
 
     def saturated(self, system: str, case: ArloCase) -> bool:
-        """Whether a load is beyond what a partitioned system can answer."""
+        """Whether a load exceeds the capacity of a partitioned system."""
         return case.base == DT and self._rate(case) > _MOST_OF_CAPACITY * self.limits.get(system, float("inf"))
 
     def _rate(self, case: ArloCase) -> float:
-        """Requests a second of a load in the first round."""
+        """Return the requests per second of a load in the first round."""
         return self.capacities[0][case.base] * case.percent / 100
 
 
 def measure_all(
     server: RunningServer, workload: ArloWorkload, plan: Sequence[PlannedCase], *, rounds: int, quick: bool, kept: Path
 ) -> ArloRun:
-    """Search the baselines' parameters, then measure every cell in every round; `kept` holds what is done."""
+    """Search the parameters of the baselines, then measure every cell in every round.
+
+    Args:
+        server: Running server.
+        workload: Generator of texts.
+        plan: Cells of a round.
+        rounds: Number of rounds.
+        quick: Whether searches are shortened.
+        kept: File of completed measurements; the run resumes after them.
+    """
     if kept.exists():
         run = ArloRun.read(kept)
-        progress(f"going on after {len(run.cells)} rounds of {kept}")
+        progress(f"resuming after {len(run.cells)} rounds of {kept}")
         for model in run.tuned.names():
             server.control.load(model, None)
     else:
@@ -122,7 +134,7 @@ def _round(
         rate = capacities[case.base] * case.percent / 100
         schedule = workload.trace(case.pattern, rate, planned.requests, seed + number)
         systems = [system for system in planned.systems if not run.saturated(system, case)]
-        # Everybody goes first at some time, and what precedes somebody changes.
+        # The order changes, so that every system is measured first in some round, and after different ones.
         shift = (turn + number) % len(systems)
         systems = systems[shift:] + systems[:shift]
         found[str(case)] = {}
@@ -133,7 +145,7 @@ def _round(
 
 
 def expected_seconds(plan: Sequence[PlannedCase], run: ArloRun) -> float:
-    """How long a round takes, by the capacities of the last."""
+    """Estimate the duration of a round from the capacities of the last one."""
     total = 0.0
     for planned in plan:
         rate = run.capacities[-1][planned.case.base] * planned.case.percent / 100

@@ -25,7 +25,7 @@ def main(
     data: Annotated[Path | None, typer.Option(help="Folder with twitter_2021_rate and tweet_lengths.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write results here, tables (.txt) and plots beside it.")] = None,
 ) -> None:
-    """Hold the simulator to a real server, run Arlo's evaluation on simulated clusters, and time what decides."""
+    """Compare the simulator with a real server, simulate Arlo's evaluation, and time its scheduling decisions."""
     report, inputs = Report("arlo_cluster", quick), ClusterData(data)
     print(f"{inputs.description}\nread off the paper:")
     print("\n".join(f"- {each}" for each in READ_OFF) + "\nassumed:\n" + "\n".join(f"- {each}" for each in ASSUMED))
@@ -87,16 +87,16 @@ def _dispatch(report: Report, data: ClusterData, quick: bool) -> None:
     ]  # fmt: skip
     report.add_table("Figure 9: dispatch", ["burst", "us each, best", "median", "burst ms", "paper ms"], rows)
     hardest = next(t for t in times if t.instances == 1200 and t.peek == 6)
-    note = f"processor time, best of the bursts; median {hardest.median_us:.2f}; the paper's is C++"
+    note = f"CPU time, best of the bursts; median {hardest.median_us:.2f}; the paper's is C++"
     report.claims.append(Claim("dispatch_us", "<= 3", hardest.best_us, f"{737 / 2400:.2f}", note))
     progress("speed of the simulation")
     speed = overhead.simulation_speed(data, 5 if quick else 20)
-    note = f"a processor second, best; median {speed.median:.0f}; 1,000 GPUs, the serving policy"
+    note = f"per CPU second, best; median {speed.median:.0f}; 1,000 GPUs, the serving policy"
     report.claims.append(Claim("simulated_requests_per_s", ">= 200000", speed.best, note=note))
 
 
 def _against(report: Report, setting: Setting, results: Mapping[str, ClusterResult]) -> None:
-    """Means and percentiles, and Arlo's against each of the others as the paper has them."""
+    """Add a table of latencies, and of Arlo's change against each other system beside the published one."""
     published = figures.MEAN_VS[setting.title]
     p98_paper = figures.P98_VS[setting.title.split(":")[0].rstrip("ab")]
     arlo, rows = results["arlo"], []

@@ -37,11 +37,11 @@ class BatcherBench:
     seconds: float
     searched: list[list[str]] = field(default_factory=list)
     loaded: Batching | None = None
-    #: What the search measured, by load and candidate: one that is still the best is not measured again.
+    #: Results of the search by load and candidate: a candidate that is still the best is not measured again.
     scores: dict[tuple[str, Batching], float] = field(default_factory=dict)
 
     def run(self, batching: Batching, rate: float, *, seed: int, seconds: float | None = None) -> BatcherCell:
-        """One cell; the model is loaded anew where it is batched in another way."""
+        """Measure one cell; the model is reloaded if its batching changes."""
         if batching != self.loaded:
             cores = len(os.sched_getaffinity(0))
             self.server.control.load(ENGINE, batching.config(self.manifest, cores))
@@ -50,7 +50,7 @@ class BatcherBench:
         return measure(self.server, ENGINE, names, rate=rate, seconds=seconds or self.seconds, seed=seed)
 
     def best(self, load: str, rate: float, candidates: Sequence[Batching]) -> Batching:
-        """The candidate with the lowest mean latency, or the most answers where all requests come at once."""
+        """Return the candidate with the lowest mean latency, or the most answers if all requests are sent at once."""
         for candidate in candidates:
             if (load, candidate) in self.scores:
                 continue
@@ -68,7 +68,7 @@ def main(
         Path | None, typer.Option(help="Write results here, tables (.txt) and plot (.png) beside it.")
     ] = None,
 ) -> None:
-    """Compare batches of mixed lengths with and without the batcher (real MiniLM weights, `engine` backend)."""
+    """Compare batching of mixed lengths with and without the custom batcher (real MiniLM weights, `engine` backend)."""
     report = Report("batcher", quick)
     build()
     source, _, digest = prepare()
@@ -90,7 +90,7 @@ def main(
 
 
 def _compare(report: Report, bench: BatcherBench, quick: bool) -> None:
-    progress("what the plain batcher answers when all requests come at once")
+    progress("capacity of the plain batcher: all requests at once")
     capacity = bench.run(Batching(16), math.inf, seed=_SEARCH_SEED).per_second
     report.measured[CAPACITY] = capacity
     loads = {f"{percent}%": percent / 100 * capacity for percent in ((80,) if quick else (70, 95))}

@@ -28,27 +28,27 @@ from tidal.pets.policies.merging import crossover
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.tasks.folder import tasks_folder
 
-# What the model of a form with all the tasks of the sweep is called.
+# Suffix of the model that has all tasks of the sweep.
 _OF_ALL = "_of_all"
-# Of the forms of full models, those that a quick run takes without a search.
+# Forms of full models in a quick run, which does not search.
 _QUICK_FORMS = ("seqs", "pars_pool")
 _PARS_SHAPES = (WaveShape(16, 1, 16), WaveShape(16, 1, 32), WaveShape(16, 1, 64), WaveShape(16, 2, 32))
 
 
 @dataclass(frozen=True, slots=True)
 class PetsSize:
-    """How much is measured.
+    """Extent of the measurements.
 
     Attributes:
-        cases: rounds and seconds of every case of throughput.
-        tasks: numbers of tasks that are swept.
-        search_s: seconds for each form of full models.
-        batching: of the ways to batch.
-        rows: rows that are held to full models.
-        most: labelled queries of each real task.
-        changes_s: seconds for which tasks come and go.
-        fill: whether capacity is counted, BERT-base's measured too, and every form of full models tried.
-        rounds: of what is timed in this process.
+        cases: Rounds and seconds of every throughput case.
+        tasks: Numbers of tasks in the sweep.
+        search_s: Seconds of search for each form of full models.
+        batching: Extent of the comparison of batching functions.
+        rows: Number of rows that are compared with full models.
+        most: Maximum number of labelled queries of each real task.
+        changes_s: Seconds in which tasks are added and removed.
+        fill: Whether the memory budget is filled, BERT-base is measured, and all forms of full models are searched.
+        rounds: Number of rounds of measurements in this process.
     """
 
     cases: throughput.ThroughputSize
@@ -101,15 +101,15 @@ def _add_setting(report: Report, artefacts: PetsArtefacts) -> None:
         "base": "all-MiniLM-L6-v2, real weights; fp32, OpenVINO, "
         f"{artefacts.manifest.threads} threads for every system together",
         "speed and memory": f"random tasks of published sizes (random weights): {', '.join(KINDS)}",
-        "answers": f"real tasks, trained: {real}",
-        "throughput": "a request is a task's queries; waves of all tasks, two under way; texts sent once; no cache",
+        "answers": f"trained real tasks: {real}",
+        "throughput": "one request per task; waves of all tasks, two in flight; every text is sent once; no cache",
     }
     report.measured["setting"] = facts
     report.add_table("setting", ["what", ""], [[name, text] for name, text in facts.items()])
 
 
 def _served(report: Report, artefacts: PetsArtefacts, repository: Path, size: PetsSize) -> None:
-    """Everything that goes through a server."""
+    """Measure through a server."""
     dense = [task.task for task in random_tasks(32, DENSE_KINDS)]
     every = [task.task for task in random_tasks(max(32, *size.tasks) if size.tasks else 32)]
     places = [artefacts.random / task for task in dict.fromkeys([*every, *dense])]
@@ -183,20 +183,20 @@ def _throughput(
 
 
 def _add_crossover(report: Report, artefacts: PetsArtefacts, outcomes: Sequence[ThroughputOutcome]) -> None:
-    """From how many tasks on sharing is faster: measured against full models, and by Inequality 1 on the profile."""
+    """Add the number of tasks from which sharing is faster: measured, and by Inequality 1 on the profile."""
     tables = artefacts.manifest.profile.tables()
     predicted = {
         length: crossover(tables, KINDS, queries=1, length=length, most_tasks=32, unmergeable=unmergeable_kinds())
         for length in (16, 32, 64)
     }
     report.measured["crossover"] = {"measured, 32 tokens": outcome.crossover(outcomes), "predicted": predicted}
-    print(f"sharing is faster from so many tasks on, by Inequality 1 against merged copies: {predicted}")
+    print(f"number of tasks from which sharing is faster than merged copies, by Inequality 1: {predicted}")
     if any(each.case.name == "tasks" for each in outcomes):
         print(f"measured against full models, 32 tokens: {outcome.crossover(outcomes)}")
 
 
 def _in_process(report: Report, artefacts: PetsArtefacts, size: PetsSize) -> None:
-    """What is measured on the engine itself."""
+    """Measure on the engine in this process."""
     held = [capacity.measure_minilm(artefacts, fill=size.fill)]
     if size.fill:
         held.append(capacity.measure_bert_base(artefacts))
@@ -206,7 +206,7 @@ def _in_process(report: Report, artefacts: PetsArtefacts, size: PetsSize) -> Non
     profile = artefacts.manifest.profile
     executed, tuned = strategies.compare(engine, artefacts.base, profile.tables(), profile.spread_tokens, size.batching)
     outcome.add_strategies(report, executed, tuned)
-    progress("time of a pass, and mixed batches of LoRA")
+    progress("breakdown of a pass, and mixed batches of LoRA")
     models = FullModels(artefacts.full, artefacts.base)
     times = breakdown.time_split(engine, artefacts.base, models, threads, size.rounds)
     first = held[0]

@@ -46,7 +46,7 @@ def test_lengths_are_mixed_and_padded() -> None:
     assert all((each["input_ids"] > 0).sum() == each["attention_mask"].sum() for each in made)
 
 
-class Pretended(benchmark.Bench):
+class Pretended(benchmark.BatcherBench):
     """A bench without a server: the batcher takes half of the plain one's time, with bins a quarter."""
 
     def __init__(self) -> None:
