@@ -15,8 +15,10 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
-    return make_driver(tmp_path_factory.mktemp("driver"))
+def driver(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Driver:
+    """Compiled once for the same sources: compiling with sanitizers takes ten seconds of a core."""
+    cache = getattr(pytestconfig, "cache", None)
+    return make_driver(cache.mkdir("batcher") if cache else tmp_path_factory.mktemp("driver"))
 
 
 def ids(length: int, rows: int = 1) -> str:
