@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from testing.models import make_tiny_classifier
-from tests.pets.bases import random_task, small_base
+from testing.small_base import random_task, small_base
 from tests.pets.policies.costs import make_profile
 from tidal.pets.policies.streams import TaskOperator, assign_streams, operational_intensity
 from tidal.pets.profile import PetsProfile, StreamRule

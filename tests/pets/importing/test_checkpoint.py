@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from testing.models import make_tiny_classifier
-from tests.pets.bases import same_terms
+from testing.small_base import same_terms
 from tests.pets.importing.reference import answer, logits
 from tidal.errors import InvalidArgument, Unsupported
 from tidal_builders.pets.base import base_layers

@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
-from tests.pets.bases import MADE, same_terms
+from testing.small_base import MADE, same_terms
 from tests.pets.importing.reference import answer, logits
 from tidal.errors import InvalidArgument, TidalError, Unsupported
 from tidal.pets.tasks.folder import add_task, load_task

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tidal.pets.kinds
-from tests.pets.bases import (
+from testing.small_base import (
     KINDS,
     NORM,
     OUTPUT,
@@ -223,26 +220,3 @@ class TestPlaces:
         size = 384 * 384
         places = np.flatnonzero(np.random.default_rng(0).random(size) > sparsity)
         assert sum(array.nbytes for array in pack_positions(places, size).values()) * 8 / size <= bits
-
-
-class TestSixthKind:
-    """The module that docs/extending.md shows is all that a new kind takes."""
-
-    DOCS = Path(__file__).parents[3] / "docs" / "extending.md"
-
-    def test_is_one_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (module,) = re.findall(r"```python\n((?:(?!```).)*KIND = .*?)```", self.DOCS.read_text(), re.DOTALL)
-        (tmp_path / "adalora.py").write_text(module)
-        monkeypatch.setattr(tidal.pets.kinds, "__path__", [*tidal.pets.kinds.__path__, str(tmp_path)])
-        kinds.cache_clear()
-        try:
-            terms = random_task("lora", BASE)
-            found = read("adalora", write_terms(find_kind("adalora"), terms, BASE, Storage()))
-            for path, change in terms.linear.items():
-                shape = BASE.linear[path].shape
-                np.testing.assert_allclose(
-                    dense(found.linear[path].delta, shape), dense(change.delta, shape), rtol=1e-5, atol=1e-6
-                )
-        finally:
-            kinds.cache_clear()
-            sys.modules.pop("tidal.pets.kinds.adalora", None)

@@ -13,8 +13,8 @@ import numpy as np
 
 from testing.metrics import Counting
 from testing.requests import TextRequest, make_context
+from testing.small_base import MADE, WIDTH, random_task, small_base
 from testing.waiting import until
-from tests.pets.bases import MADE, WIDTH, random_task, small_base
 from tests.tabi.serving import write_tokenizer
 from tidal.metrics import Metrics
 from tidal.pets.copies import MergingOptions
@@ -50,6 +50,11 @@ def profile(milliseconds: float, terms_ms: float) -> PetsProfile:
 def ask(task: str | None, *texts: str, **options: Any) -> TextRequest:
     """A request for a task."""
     return TextRequest(*texts, wanted=OUTPUTS, **({} if task is None else {"task": task}), **options)
+
+
+def texts(*lengths: int) -> list[str]:
+    """Texts of these numbers of tokens, [CLS] and [SEP] included."""
+    return [" ".join(["a"] * (length - 2)) for length in lengths]
 
 
 @dataclass

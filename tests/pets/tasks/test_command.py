@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.pets.bases import MADE, random_task, small_base
+from testing.small_base import MADE, random_task, small_base
 from tests.tabi.serving import cascades, write_cascade
 from tidal.catalog.graph import ModelGraph
 from tidal.commands import tasks as command

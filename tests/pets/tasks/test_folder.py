@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.pets.bases import KINDS, MADE, random_task, same_terms, small_base
+from testing.small_base import KINDS, MADE, random_task, same_terms, small_base
 from tidal.errors import InvalidArgument, NotFound
 from tidal.pets.tasks.folder import PetsTask, add_task, copy_task, load_task
 from tidal.tasks import folder

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from tests.pets.bases import MADE, random_task, small_base
+from testing.small_base import MADE, random_task, small_base
 from tests.pets.tasks.test_command import publish
 from tidal.commands import tasks as command
 from tidal.pets.base import load_base_layers
