@@ -26,7 +26,7 @@ class TestAnswers:
             gate = Gate()
             run.engine.before = gate
             run.ask(ask("t2", *texts(3)))
-            assert gate.reached.wait(10)  # the others wait for the engine, and share a pass
+            assert gate.reached.wait(10)  # the others wait for the engine and share a pass
             requests = {name: ask(name, *texts(4, 16, 5)) for name in names}
             run.ask(*requests.values())
             assert run.counts("waiting_queries", 15)
@@ -46,7 +46,7 @@ class TestAnswers:
             assert run.counts("executed_queries_total", 10, kind="bitfit")
             assert run.metric("padded_tokens_total") == 3 + 16 * 15
 
-    def test_attention_goes_to_those_who_ask(self, tmp_path: Path) -> None:
+    def test_only_requests_that_want_attention_get_it(self, tmp_path: Path) -> None:
         with running(tmp_path, batching=Fixed(8), attention=True) as run:
             run.tasks.add("t", 2)
             gate = Gate()
@@ -82,7 +82,7 @@ class TestAnswers:
 
 class TestRequests:
     @pytest.mark.parametrize(
-        ("request_", "said"),
+        ("request_", "message"),
         [
             (lambda: ask(None, "a"), "names no task in its option 'task'; accepted: other, tone"),
             (lambda: ask("tune", "a"), "unknown task 'tune': did you mean 'tone'?"),
@@ -102,7 +102,9 @@ class TestRequests:
             ),
         ],
     )
-    def test_what_cannot_be_read_is_said_and_harms_nobody(self, tmp_path: Path, request_: Any, said: str) -> None:
+    def test_an_invalid_request_is_refused_and_others_are_answered(
+        self, tmp_path: Path, request_: Any, message: str
+    ) -> None:
         with running(tmp_path) as run:
             run.tasks.add("tone", 3)
             run.tasks.add("other", 2)
@@ -111,31 +113,31 @@ class TestRequests:
             run.ask(bad, good)
             with pytest.raises(InvalidArgument) as caught:
                 bad.wait()
-            assert said in str(caught.value)
+            assert message in str(caught.value)
             assert good.wait()["logits"].shape == (1, 3)
             assert run.engine.batches == [[3]]
             assert run.metric("refused_queries_total") == bad.rows
 
-    def test_a_deadline_that_passed_in_the_queue_is_reported_and_the_query_not_run(self, tmp_path: Path) -> None:
+    def test_a_query_whose_deadline_passed_in_the_queue_is_not_run(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
             gate = Gate()
             run.engine.before = gate
             run.ask(ask("t", "a"))
             assert gate.reached.wait(10)
-            late, patient = ask("t", "a b", latency_ms=30), ask("t", "a b", latency_ms=20_000)
-            run.ask(late, patient)
+            late, relaxed = ask("t", "a b", latency_ms=30), ask("t", "a b", latency_ms=20_000)
+            run.ask(late, relaxed)
             time.sleep(0.1)
             gate.open()
             with pytest.raises(Unavailable, match="deadline of 30 ms cannot be met"):
                 late.wait()
-            assert patient.wait()["logits"].shape == (1, 2)
+            assert relaxed.wait()["logits"].shape == (1, 2)
             assert sum(map(len, run.engine.batches)) == 2
             assert run.metric("refused_queries_total", reason="deadline") == 1
 
     @pytest.mark.parametrize("by_utility", [False, True])
-    def test_where_not_all_can_be_in_time_the_highest_utility_runs(self, tmp_path: Path, by_utility: bool) -> None:
-        # A pass takes ten seconds by the profile, whatever it holds: there is time for one.
+    def test_queries_of_highest_utility_run_if_not_all_can_be_in_time(self, tmp_path: Path, by_utility: bool) -> None:
+        # By the profile, every pass takes ten seconds: there is time for one.
         with running(tmp_path, milliseconds=10_000, by_utility=by_utility) as run:
             run.tasks.add("t", 2)
             run.tasks.add("u", 3)
@@ -143,16 +145,16 @@ class TestRequests:
             run.engine.before = gate
             run.ask(ask("t", "a"))
             assert gate.reached.wait(10)
-            cheap = [ask("t", "a", latency_ms=15_000, utility=0.1) for _ in range(MAX_BATCH)]
-            dear = [ask("u", "a b c", latency_ms=15_000) for _ in range(MAX_BATCH)]
-            run.ask(*cheap, *dear)
+            low = [ask("t", "a", latency_ms=15_000, utility=0.1) for _ in range(MAX_BATCH)]
+            high = [ask("u", "a b c", latency_ms=15_000) for _ in range(MAX_BATCH)]
+            run.ask(*low, *high)
             assert until(lambda: len(run.schedulers[0]) == 2 * MAX_BATCH)
             gate.open()
-            for request in (*cheap, *dear):
+            for request in (*low, *high):
                 request.wait()
             assert run.engine.batches[1] == [3 if by_utility else 2] * MAX_BATCH
 
-    def test_a_withdrawn_query_is_not_run(self, tmp_path: Path) -> None:
+    def test_a_cancelled_query_is_not_run(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
             gate = Gate()

@@ -16,7 +16,7 @@ from tidal.triton.keeper import ServiceKeeper
 
 
 class TestFailures:
-    def test_an_engine_that_raises_costs_its_batch_alone(self, tmp_path: Path) -> None:
+    def test_an_engine_error_fails_only_its_batch(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
 
@@ -33,7 +33,7 @@ class TestFailures:
             assert second.wait()["logits"].shape == (1, 2)
             assert run.metric("service_restarts_total") == 0
 
-    def test_a_service_that_fails_is_replaced_and_serves_all_tasks(self, tmp_path: Path) -> None:
+    def test_a_failed_service_is_restarted_and_serves_all_tasks(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             for classes in (2, 3):
                 run.tasks.add(f"t{classes}", classes)
@@ -56,12 +56,12 @@ class TestFailures:
                 run.ask(request)
                 try:
                     return int(request.wait()["logits"].shape[1])
-                except Unavailable:  # it is still being started
+                except Unavailable:  # it is still starting
                     return 0
 
             assert until(lambda: [classes_of(task) for task in ("t2", "t3")] == [2, 3])
 
-    def test_a_runner_that_fails_leaves_nothing_to_the_other(
+    def test_after_a_runner_failed_the_other_runs_no_more_batches(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         reported, go_on = threading.Event(), threading.Event()
@@ -89,7 +89,7 @@ class TestFailures:
             run.schedulers[0].next_batch = fail  # type: ignore[method-assign, assignment]
             gate.open()
             assert reported.wait(10)
-            # Nobody has answered for the failure yet: the other runner ends, and runs nothing of what waits.
+            # The failure has not been reported yet: the other runner ends without running the waiting queries.
             assert until(lambda: sum(each.name == "p-runner" for each in threading.enumerate()) == 1, 10)
             assert len(run.engine.batches) == 1
             between = ask("t", "a")
@@ -110,10 +110,10 @@ class TestFailures:
         run.ask(request)
         try:
             return request.wait() is not None
-        except Unavailable:  # it is still being started
+        except Unavailable:  # it is still starting
             return False
 
-    def test_what_was_taken_is_answered_at_the_end(self, tmp_path: Path) -> None:
+    def test_accepted_requests_are_answered_before_shutdown(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
             gate = Gate()

@@ -17,7 +17,7 @@ from tidal.tasks.folder import remove_task
 
 
 class TestTasks:
-    def test_a_task_that_loads_does_not_hold_up_others(self, tmp_path: Path) -> None:
+    def test_loading_a_task_does_not_delay_others(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("slow", 5)
             run.tasks.add("fast", 2)
@@ -32,7 +32,7 @@ class TestTasks:
             assert slow.wait()["logits"].shape == (2, 5)
             assert run.counts("waiting_for_task_queries", 0)
 
-    def test_a_new_task_serves_at_once_and_a_removed_one_answers_what_it_took(self, tmp_path: Path) -> None:
+    def test_a_new_task_serves_at_once_and_a_removed_one_answers_accepted_requests(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             unknown = ask("t", "a")
             run.ask(unknown)
@@ -59,7 +59,7 @@ class TestTasks:
             assert running_.wait()["logits"].shape == queued.wait()["logits"].shape == (1, 3)
             assert until(lambda: [task.removed for task in run.engine.tasks] == [True])
 
-    def test_a_changed_task_is_found_by_itself(self, tmp_path: Path) -> None:
+    def test_a_changed_task_is_reloaded(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 3)
             before = ask("t", "a")
@@ -74,7 +74,7 @@ class TestTasks:
 
             assert until(lambda: classes() == 4)
 
-    def test_a_folder_that_is_copied_by_hand_serves_once_it_is_whole(self, tmp_path: Path) -> None:
+    def test_a_task_folder_copied_by_hand_serves_once_it_is_complete(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 3)
             for file in ("task.json", "task.safetensors"):
@@ -88,7 +88,7 @@ class TestTasks:
                         request.wait()
             assert request.wait()["logits"].shape == (1, 3)
 
-    def test_tasks_leave_for_others_and_none_is_kept_too_long(self, tmp_path: Path) -> None:
+    def test_tasks_are_evicted_to_keep_the_memory_budget(self, tmp_path: Path) -> None:
         with running(tmp_path) as probe:
             size = probe.tasks.add("t", 6).bytes
         with running(tmp_path / "small", budget=size) as run:
@@ -118,7 +118,7 @@ class TestTasks:
 
 
 class TestCopies:
-    def test_a_hot_task_gets_a_copy_of_its_present_version(
+    def test_a_hot_task_gets_a_copy_of_its_current_version(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("tidal.pets.copies._CHOOSE_S", 0.05)
@@ -148,7 +148,7 @@ class TestCopies:
             )
             assert set(chain(*run.copies[0].batches)) == {3}
 
-    def test_a_copy_that_cannot_be_made_costs_an_attempt(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failed_copy_is_not_tried_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tidal.pets.copies._CHOOSE_S", 0.02)
         monkeypatch.setattr("tidal.pets.copies.choose_copies", lambda loads, *_: frozenset(load.task for load in loads))
         attempts = []
@@ -166,7 +166,7 @@ class TestCopies:
                 return int(request.wait()["logits"].shape[1])
 
             assert until(lambda: classes() == 3 and len(attempts) == 1)
-            time.sleep(0.2)  # several looks
+            time.sleep(0.2)  # several periods
             assert classes() == 3
             assert len(attempts) == 1
             assert run.metric("service_restarts_total") == run.metric("merged_copies") == 0
@@ -174,7 +174,7 @@ class TestCopies:
             run.libraries[0].refresh()
             assert until(lambda: [task.removed for task in run.engine.tasks] == [True])
 
-    def test_without_copies_nobody_asks_for_them(self, tmp_path: Path) -> None:
+    def test_no_copies_are_made_by_default(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 3)
             request = ask("t", "a")
