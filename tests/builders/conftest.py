@@ -34,7 +34,7 @@ def write_spec(tmp_path: Path, tiny: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, Path, ArloReport]:
-    """A spec, a repository with the model it describes, and the report of that build. Not to be changed."""
+    """A spec, a repository with the model it describes, and the report of that build. Read-only."""
     folder = tmp_path_factory.mktemp("published")
     spec = folder / "tiny.yaml"
     spec.write_text(

@@ -1,4 +1,4 @@
-"""What a build publishes, against the source model."""
+"""Published versions, compared with their source model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _tokens(folder: Path, manifest: ArloManifest, text: str, length: int) -> dic
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_published_engines_answer_like_the_source_model(published: Published, tiny: Path, text: str) -> None:
+def test_published_engines_give_the_outputs_of_the_source_model(published: Published, tiny: Path, text: str) -> None:
     _, repository, _ = published
     folder, manifest = _latest(repository)
     manifest.check(folder, device.cpu())
@@ -61,7 +61,7 @@ def test_published_engines_answer_like_the_source_model(published: Published, ti
     received = sum(layer[0].sum(dim=(0, 1)) for layer in expected.attentions).numpy()
     np.testing.assert_allclose(got["attention_received"][0, :count], received, rtol=1e-3)
     np.testing.assert_allclose(got["attention_received"][0, count:], 0, atol=1e-3)
-    # Every query row of every head and layer gives 1 in all.
+    # Each row of attention weights sums to 1, in every head and layer.
     assert got["attention_received"].sum() == pytest.approx(count * 2 * 2, rel=1e-3)
 
 
@@ -87,7 +87,7 @@ def test_the_manifest_describes_the_version(published: Published) -> None:
     assert forms[chosen].verdict == "chosen"
 
 
-def test_the_published_tokenizer_neither_cuts_nor_pads(published: Published) -> None:
+def test_the_published_tokenizer_neither_truncates_nor_pads(published: Published) -> None:
     folder, manifest = _latest(published[1])
     content = json.loads((folder / manifest.tokenizer.file).read_text())
     assert content["truncation"] is None
@@ -132,7 +132,7 @@ def test_other_forms_and_engines(write_spec: WriteSpec, tmp_path: Path, tiny: Pa
     assert np.abs(logits - expected).max() <= 1e-3
 
 
-def test_lengths_are_found_on_a_saved_curve(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_lengths_are_derived_from_a_saved_latency_curve(write_spec: WriteSpec, tmp_path: Path) -> None:
     spec_file = write_spec(lengths="auto", form="auto")
     build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
     folder, manifest = _latest(tmp_path / "r")
@@ -144,7 +144,7 @@ def test_lengths_are_found_on_a_saved_curve(write_spec: WriteSpec, tmp_path: Pat
     assert {"latency_curve.png", "latency_curve.json"} <= {file.path for file in manifest.files}
 
 
-def test_auto_takes_the_most_precise_within_3_percent_of_the_fastest(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_auto_selects_the_most_precise_within_3_percent_of_the_fastest(write_spec: WriteSpec, tmp_path: Path) -> None:
     spec_file = write_spec(precision="auto", tolerance=1e-3)
     report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
     assert report.precision == "fp32"
@@ -154,7 +154,7 @@ def test_auto_takes_the_most_precise_within_3_percent_of_the_fastest(write_spec:
     assert (verdicts["int8"].max_abs_error or 0) > 1e-3
 
 
-def test_what_misses_its_tolerance_is_not_published(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_a_model_that_misses_its_tolerance_is_not_published(write_spec: WriteSpec, tmp_path: Path) -> None:
     spec_file = write_spec(precision="int8", tolerance=1e-4)
     report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
     assert report.outcome == "missed"
@@ -163,7 +163,7 @@ def test_what_misses_its_tolerance_is_not_published(write_spec: WriteSpec, tmp_p
     assert not (tmp_path / "r/tiny/config.pbtxt").exists()
 
 
-def test_own_samples_and_labels(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_samples_and_labels_of_the_spec(write_spec: WriteSpec, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("good film\nbad film\n\nthe food was slow and the hotel was worse\n")
     spec_file = write_spec(samples="lines.txt", labels=["a", "b", "c"])
     build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
@@ -198,7 +198,7 @@ def test_a_model_without_a_trained_head_is_refused(tmp_path: Path, tiny: Path, w
     spec_file = write_spec(model=str(headless))
     with pytest.raises(InvalidArgument, match=r"it is a model without a head: .* has no classifier \(BertModel\)"):
         build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
-    # A configuration that claims a classifier does not make one.
+    # A configuration of a classifier does not add its weights.
     shutil.copy(tiny / "config.json", headless)
     with pytest.raises(InvalidArgument, match=r"no weights for classifier.bias, classifier.weight"):
         build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)

@@ -1,4 +1,4 @@
-"""`tidal build` as a person or a pipeline calls it."""
+"""`tidal build` as users and pipelines call it."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def test_only_builds_the_named_specs(write_spec: WriteSpec, tmp_path: Path) -> N
     assert "did you mean 'two'" in wrong.stderr
 
 
-def test_a_missed_tolerance_exits_3_and_says_how_far_off(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_a_missed_tolerance_exits_3_and_reports_the_error(write_spec: WriteSpec, tmp_path: Path) -> None:
     done = build_here(write_spec(precision="bf16", tolerance=1e-6), "--repository", tmp_path / "r")
     assert done.code == 3, done.stderr
     assert "not published" in done.stdout
     assert "exceeds the tolerance 1e-06 by a factor of" in done.stdout
 
 
-def test_one_bad_spec_does_not_keep_others_from_being_built(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_an_invalid_spec_does_not_prevent_the_build_of_others(write_spec: WriteSpec, tmp_path: Path) -> None:
     bad, good = write_spec(name="bad", labels=["one"]), write_spec(name="good")
     done = build_here(bad, good, "--repository", tmp_path / "r")
     assert done.code == 2
@@ -111,10 +111,10 @@ def test_one_bad_spec_does_not_keep_others_from_being_built(write_spec: WriteSpe
     "error",
     [
         OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "r/tiny/.staging-1/manifest.json"),
-        RuntimeError(f"while serializing: {os.strerror(errno.ENOSPC)} (os error 28)"),  # as a library tells it
+        RuntimeError(f"while serializing: {os.strerror(errno.ENOSPC)} (os error 28)"),  # as a library reports it
     ],
 )
-def test_a_full_disk_exits_3_and_says_so(
+def test_a_full_disk_exits_3_with_an_error(
     write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def full(*_: object) -> None:
@@ -127,7 +127,7 @@ def test_a_full_disk_exits_3_and_says_so(
 
 
 @pytest.mark.parametrize("text", ["kind: arlo\n", "kind: [\n", "kind: tabbi\nname: x\n"])
-def test_a_bad_spec_exits_2(tmp_path: Path, text: str) -> None:
+def test_an_invalid_spec_exits_2(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     done = build_here(path, "--repository", tmp_path / "r")

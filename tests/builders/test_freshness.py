@@ -21,7 +21,7 @@ IMPORTED = {
     "otas": ("tidal_builders/timing.py", "tidal/flover/manifest.py"),
     "flover": ("tidal_builders/samples.py", "tidal_builders/arlo/stages.py"),
 }
-# What no build depends on: help texts, servers, and other systems' services.
+# Modules that no build depends on: help texts, servers, and the simulator.
 UNUSED = (
     "tidal_builders/commands/build.py",
     "tidal_builders/commands/tasks.py",
@@ -75,7 +75,7 @@ def test_no_build_imports_the_build_of_another_kind(kind: str) -> None:
     assert not [module for module in modules if module in others]
 
 
-def test_imports_are_followed_as_they_are_run(tmp_path: Path) -> None:
+def test_the_closure_contains_the_imports_that_run(tmp_path: Path) -> None:
     modules = {
         "__init__": "",
         "root": "from typing import TYPE_CHECKING\nfrom top import direct\nif TYPE_CHECKING:\n    import top.typed\n",

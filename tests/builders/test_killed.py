@@ -1,4 +1,4 @@
-"""A builder that is killed at any point leaves complete versions only, and work that the next one goes on with."""
+"""A builder killed at any point leaves only complete versions, and finished stages that the next build reuses."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_killed_at_random_points(write_spec: WriteSpec, tmp_path: Path) -> None:
         ("publish", {"reference", "engine-fp32", "precision", "lengths", "form", "verified", "profiles"}),
     ],
 )
-def test_finished_stages_are_used_again(write_spec: WriteSpec, tmp_path: Path, stage: str, kept: set[str]) -> None:
+def test_finished_stages_are_reused(write_spec: WriteSpec, tmp_path: Path, stage: str, kept: set[str]) -> None:
     repository, spec = tmp_path / "r", write_spec()
     process = _start(spec, repository, stage)
     assert process.wait(timeout=60) == -signal.SIGKILL
@@ -102,7 +102,7 @@ def test_a_half_written_staging_folder_is_removed(write_spec: WriteSpec, tmp_pat
 
 
 def test_builds_of_a_model_wait_for_each_other(write_spec: WriteSpec, tmp_path: Path) -> None:
-    """Two at once publish one version: the second finds the first one's when its turn comes."""
+    """Two concurrent builds publish one version: the second waits for the first and finds its version current."""
     repository, spec = tmp_path / "r", write_spec()
     both = [_start(spec, repository) for _ in range(2)]
     assert [process.wait(timeout=120) for process in both] == [0, 0]

@@ -31,8 +31,7 @@ from tidal_builders.specs import load_spec
 WriteSpec = Callable[..., Path]
 CORES = 3
 
-# Builds with the process killed at a stage, on the cores and with the code hash of the tests: or another build would be
-# due for that.
+# A build whose process is killed at a stage. Cores and code hash are those of the tests: they are ingredients.
 _BUILD = f"""
 import os, signal, sys
 from pathlib import Path
@@ -70,7 +69,7 @@ def write_partitioned(write_spec: WriteSpec) -> WriteSpec:
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, Path]:
-    """A spec and a repository with version 1 of a partitioned model. Not to be changed: see `own`."""
+    """A spec and a repository with version 1 of a partitioned model. Read-only: see `copied`."""
     folder = tmp_path_factory.mktemp("partitioned")
     spec = folder / "tiny.yaml"
     spec.write_text(
@@ -84,7 +83,7 @@ def once(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, Pa
 
 
 @pytest.fixture
-def own(once: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+def copied(once: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
     """A copy of the repository, and its spec."""
     shutil.copytree(once[1], tmp_path / "r")
     return once[0], tmp_path / "r"
@@ -156,8 +155,8 @@ def test_engine_files_are_shared(once: tuple[Path, Path]) -> None:
         assert all((repository / f"tiny_len{n}/1/engines" / name).samefile(front) for n in (16, 32))
 
 
-def test_what_a_runtimes_model_lacks_is_restored_without_a_build(own: tuple[Path, Path]) -> None:
-    spec, repository = own
+def test_a_missing_or_changed_model_of_a_runtime_is_restored_without_a_build(copied: tuple[Path, Path]) -> None:
+    spec, repository = copied
     assert build(spec, repository).outcome == "current"
     shutil.rmtree(repository / "tiny_len16")
     (repository / "tiny_len32/config.pbtxt").write_text("# mine\n")
@@ -172,8 +171,8 @@ def test_what_a_runtimes_model_lacks_is_restored_without_a_build(own: tuple[Path
     assert check.code == 1
 
 
-def test_a_damaged_model_of_a_runtime_is_restored(own: tuple[Path, Path]) -> None:
-    spec, repository = own
+def test_a_damaged_model_of_a_runtime_is_restored(copied: tuple[Path, Path]) -> None:
+    spec, repository = copied
     file = repository / "tiny_len16/1/engines/model.bin"
     file.unlink()
     file.write_bytes(b"short")
@@ -182,11 +181,11 @@ def test_a_damaged_model_of_a_runtime_is_restored(own: tuple[Path, Path]) -> Non
 
 
 @pytest.mark.parametrize("stage", ["publish the front", "publish the runtimes' configs"])
-def test_a_builder_killed_between_the_runtimes_and_the_front(own: tuple[Path, Path], stage: str) -> None:
-    """What a server would serve is always of one version, and the next build goes on above every number used."""
-    spec, repository = own
+def test_a_builder_killed_between_the_runtimes_and_the_front(copied: tuple[Path, Path], stage: str) -> None:
+    """The configs always name one version, and the next build takes a number above every one in use."""
+    spec, repository = copied
     before = {p: p.read_text() for p in sorted(repository.glob("*/config.pbtxt"))}
-    (repository / "tiny/1/tokenizer/tokenizer.json").write_text("{}")  # so that a build is due
+    (repository / "tiny/1/tokenizer/tokenizer.json").write_text("{}")  # makes the version stale
     killed = subprocess.run([sys.executable, "-c", _BUILD, spec, repository, stage], capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert {p: p.read_text() for p in sorted(repository.glob("*/config.pbtxt"))} == before
@@ -215,8 +214,8 @@ def publish_again(repository: Path, **changes: object) -> None:
     publish_with_runtimes(front, manifest, staging, lambda _stage, _share: None)
 
 
-def test_old_versions_and_lengths_leave_together(own: tuple[Path, Path]) -> None:
-    _, repository = own
+def test_old_versions_and_lengths_are_removed_together(copied: tuple[Path, Path]) -> None:
+    _, repository = copied
     runtimes = load_arlo_manifest(repository / "tiny/1").runtimes
     publish_again(repository, runtimes=runtimes[1:])
     assert versions(repository) == {"tiny": [1, 2], "tiny_len16": [1], "tiny_len32": [1, 2]}
@@ -228,17 +227,17 @@ def test_old_versions_and_lengths_leave_together(own: tuple[Path, Path]) -> None
     check_runtime_models(repository)
 
 
-def test_a_model_that_is_partitioned_no_more(own: tuple[Path, Path]) -> None:
-    _, repository = own
+def test_models_of_runtimes_are_removed_with_the_last_partitioned_version(copied: tuple[Path, Path]) -> None:
+    _, repository = copied
     for _ in range(KEPT_VERSIONS):
         assert set(versions(repository)) == {"tiny", "tiny_len16", "tiny_len32"}
         publish_again(repository, placement="polymorphic")
     assert set(versions(repository)) == {"tiny"}
 
 
-def test_native_runtimes_hold_a_plan_that_triton_reads_by_itself(own: tuple[Path, Path]) -> None:
-    """The file is no plan here: what is tested is what is published where."""
-    _, repository = own
+def test_native_runtimes_hold_a_plan_that_triton_reads_by_itself(copied: tuple[Path, Path]) -> None:
+    """Tests paths and configs only: the file is not a real plan."""
+    _, repository = copied
     publish_again(repository, native=True)
     front = repository / "tiny/2/engines/model.xml"
     for length, profile in ((16, "0"), (32, "2")):
