@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from testing.building import BuildProcess
+from tests.builders.conftest import Published
 from tests.tabi.builders.command import tidal_build
 from tidal import device
 from tidal.arlo.manifest import load_arlo_manifest
@@ -21,50 +20,36 @@ from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE
 from tidal.repository.config import instance_count, read_config
 from tidal.repository.entries import KEPT_VERSIONS, ModelEntry
-from tidal_builders.arlo.build import build_arlo
+from tidal_builders.arlo.build import _config, build_arlo
 from tidal_builders.arlo.choices import choose_placement
 from tidal_builders.arlo.report import ArloReport
 from tidal_builders.arlo.runtimes import default_instances, publish_with_runtimes
 from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.specs import load_spec
 
-WriteSpec = Callable[..., Path]
 CORES = 3
 
-# A build whose process is killed at a stage. Cores and code hash are those of the tests: they are ingredients.
-_BUILD = f"""
-import os, signal, sys
-from pathlib import Path
-from tidal_builders import fingerprint
-from tidal_builders.arlo.build import build_arlo
-from tidal_builders.specs import load_spec
-os.sched_getaffinity = lambda pid: range({CORES})
-fingerprint.hash_code = lambda modules: "code"
 
-def report(stage, share):
-    if stage == sys.argv[3]:
-        os.kill(os.getpid(), signal.SIGKILL)
+def _cores(_pid: int) -> range:
+    return range(CORES)
 
-spec = Path(sys.argv[1])
-build_arlo(load_spec(spec), Path(sys.argv[2]), spec_file=spec, progress=report)
-"""
+
+def _code(_modules: object) -> str:
+    return "code"
+
+
+# Ingredients of every build here, also of builds in other processes.
+INGREDIENTS = {"os.sched_getaffinity": _cores, "tidal_builders.fingerprint.hash_code": _code}
 
 
 def _fix_ingredients(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("os.sched_getaffinity", lambda pid: range(CORES))
-    patch.setattr("tidal_builders.fingerprint.hash_code", lambda modules: "code")
+    for path, value in INGREDIENTS.items():
+        patch.setattr(path, value)
 
 
 @pytest.fixture(autouse=True)
 def ingredients(monkeypatch: pytest.MonkeyPatch) -> None:
     _fix_ingredients(monkeypatch)
-
-
-@pytest.fixture
-def write_partitioned(write_spec: WriteSpec) -> WriteSpec:
-    return lambda **fields: write_spec(
-        **{"form": "auto", "placement": "partitioned", "lengths": [16, 32], "max_batch": 2, **fields}
-    )
 
 
 @pytest.fixture(scope="module")
@@ -180,25 +165,24 @@ def test_a_damaged_model_of_a_runtime_is_restored(copied: tuple[Path, Path]) -> 
     check_runtime_models(repository)
 
 
-@pytest.mark.parametrize("stage", ["publish the front", "publish the runtimes' configs"])
-def test_a_builder_killed_between_the_runtimes_and_the_front(copied: tuple[Path, Path], stage: str) -> None:
+def test_a_builder_killed_between_the_runtimes_and_the_front(copied: tuple[Path, Path]) -> None:
     """The configs always name one version, and the next build takes a number above every one in use."""
     spec, repository = copied
     before = {p: p.read_text() for p in sorted(repository.glob("*/config.pbtxt"))}
     (repository / "tiny/1/tokenizer/tokenizer.json").write_text("{}")  # makes the version stale
-    killed = subprocess.run([sys.executable, "-c", _BUILD, spec, repository, stage], capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert {p: p.read_text() for p in sorted(repository.glob("*/config.pbtxt"))} == before
-    front_placed = stage != "publish the front"
-    assert versions(repository) == {
-        "tiny": [1, 2] if front_placed else [1],
-        "tiny_len16": [1, 2],
-        "tiny_len32": [1, 2],
-    }
+
+    def kill(stage: str) -> dict[str, list[int]]:
+        assert BuildProcess(spec, repository, kill_at=stage, changes=INGREDIENTS).wait() == -signal.SIGKILL
+        assert {p: p.read_text() for p in sorted(repository.glob("*/config.pbtxt"))} == before
+        return versions(repository)
+
+    assert kill("publish the front") == {"tiny": [1], "tiny_len16": [1, 2], "tiny_len32": [1, 2]}
+    placed = kill("publish the runtimes' configs")
+    assert placed["tiny"] == [1, 3]
+    assert {placed[name][-1] for name in ("tiny_len16", "tiny_len32")} == {3}
     report = build(spec, repository)
-    version = 2 if front_placed else 3
-    assert (report.outcome, report.version) == ("published", version)
-    assert set(map(tuple, versions(repository).values())) == {(1, version)}
+    assert (report.outcome, report.version) == ("published", 3)
+    assert set(map(tuple, versions(repository).values())) == {(1, 3)}
     check_runtime_models(repository)
 
 
@@ -251,21 +235,21 @@ def test_native_runtimes_hold_a_plan_that_triton_reads_by_itself(copied: tuple[P
         assert config["instance_group"][0]["profile"] == [profile]
 
 
-def test_another_model_of_a_runtimes_name_is_left_alone(
-    write_spec: WriteSpec, write_partitioned: WriteSpec, tmp_path: Path
-) -> None:
-    other = write_spec(name="tiny_len16")
-    build(other, tmp_path / "r")
-    spec = write_partitioned()
+def test_another_model_of_a_runtimes_name_is_left_alone(copied: tuple[Path, Path], published: Published) -> None:
+    _, repository = copied
+    shutil.rmtree(repository / "tiny_len16")
+    shutil.copytree(published[1] / "tiny", repository / "tiny_len16")
     with pytest.raises(InvalidArgument, match=r"tiny_len16 contains another model, but a runtime of tiny must be"):
-        build(spec, tmp_path / "r")
-    assert versions(tmp_path / "r") == {"tiny": [], "tiny_len16": [1]}
-    assert load_arlo_manifest(tmp_path / "r/tiny_len16/1").name == "tiny_len16"
+        publish_again(repository)
+    assert versions(repository) == {"tiny": [1], "tiny_len16": [1], "tiny_len32": [1]}
+    assert load_arlo_manifest(repository / "tiny_len16/1").placement == "polymorphic"
 
 
-def test_the_slo_of_the_spec(write_partitioned: WriteSpec, tmp_path: Path) -> None:
-    build(write_partitioned(slo_ms=480, lengths=[16], max_batch=1), tmp_path / "r")
-    assert 'key: "slo_ms" value: { string_value: "480" }' in (tmp_path / "r/tiny/config.pbtxt").read_text()
+def test_the_slo_of_the_spec(once: tuple[Path, Path]) -> None:
+    config = _config(
+        1, spec_of("partitioned").model_copy(update={"slo_ms": 480}), load_arlo_manifest(once[1] / "tiny/1")
+    )
+    assert 'key: "slo_ms" value: { string_value: "480" }' in config
 
 
 @pytest.mark.parametrize(
