@@ -26,7 +26,7 @@ class Built:
     repository: Path
 
     def copy(self, target: Path, name: str, *, extra_config: str = "", config: str | None = None) -> None:
-        """Add the built model to another repository under a name, with more in its config or another one."""
+        """Copy the built model to another repository under a name; append to its config or replace it."""
         shutil.copytree(self.repository / "tiny", target / name)
         file = target / name / "config.pbtxt"
         text = file.read_text().replace('name: "tiny"\n', "") if config is None else config
@@ -45,7 +45,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def server(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Models: `tiny`; `short` with truncation; `narrow` with room for 8 queries; `line` with a config of one line."""
+    """Models: `tiny`; `short` with truncation; `narrow` with a queue of 8 queries; `line` with a config of one line."""
     repository = tmp_path_factory.mktemp("repository")
     built.copy(repository, "tiny")
     built.copy(repository, "short", extra_config=parameter("truncate", "true"))
@@ -57,5 +57,5 @@ def server(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 @pytest.fixture(params=["grpc", "http"])
 def url(request: pytest.FixtureRequest, server: RunningServer) -> str:
-    """The server over each protocol in turn."""
+    """URL of the server, over each protocol."""
     return f"{request.param}://{getattr(server, request.param)}"

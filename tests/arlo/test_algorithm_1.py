@@ -1,4 +1,4 @@
-"""Algorithm 1: the paper's two examples, brute force, a naive one beside it, and the multi-level queue."""
+"""Dispatching (Arlo, Algorithm 1): the paper's two examples, a naive implementation, and the multi-level queue."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TestFigure4:
     def test_what_algorithm_1_does(self) -> None:
         """With the paper's own parameters it does not find the dispatch that the paper's text describes.
 
-        GPU0 stands at 78/80 = 0.975 >= 0.85, so each of the first eight looks further. GPU2 takes them while it is
+        GPU0 stands at 78/80 = 0.975 >= 0.85, so each of the first eight is demoted. GPU2 takes them while it is
         below 0.765: at 28/40, 29/40 and 30/40, not at 31/40 = 0.775. The other five go to GPU3 (6/20 to 10/20, all
         below 0.6885), which then has 11 and gets the fourteen: 25 on a capacity of 20. Five queries miss the SLO: fewer
         than the eight of greedy dispatching, as many as without demotion, and not the none that is possible.
@@ -79,7 +79,7 @@ class TestFigure4:
         assert policy.demotions == 8
 
     def violations(self, outstanding: list[list[int]]) -> int:
-        """Queries beyond what their instance finishes within the SLO."""
+        """Return the number of queries that their instance does not finish within the SLO."""
         return sum(max(0, n - cap) for each, cap in zip(outstanding, (80, 40, 20), strict=True) for n in each)
 
     def test_the_baselines_of_the_text(self) -> None:
@@ -89,7 +89,7 @@ class TestFigure4:
         assert self.violations(greedy) == 8
 
     def test_a_dispatch_without_violation_by_brute_force(self) -> None:
-        """All splits of the first eight over the four GPUs; the latecomers can only go to GPU3."""
+        """Tries all splits of the first eight over the four GPUs; the fourteen can only go to GPU3."""
         fine = [
             split
             for split in itertools.product(range(9), repeat=4)
@@ -103,7 +103,7 @@ class TestFigure4:
 
 @dataclass
 class Naive:
-    """Algorithm 1 again, line by line over plain lists; [level][instance] outstanding counts."""
+    """Algorithm 1 line by line over plain lists; `outstanding` is [level][instance]."""
 
     max_lengths: list[int]
     capacities: list[int]
@@ -176,7 +176,7 @@ class TestLevels:
             assert len(level) == len(present)
             assert level.head() is min(present.values(), key=lambda each: (each.load, each.lane))
 
-    def test_stale_entries_do_not_pile_up(self) -> None:
+    def test_stale_entries_are_removed(self) -> None:
         level, instance = RuntimeLevel(64, 10), RuntimeInstance(0, 0)
         level.add(instance)
         level.add(RuntimeInstance(1, 0))

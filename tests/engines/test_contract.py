@@ -1,4 +1,4 @@
-"""The same array-in, array-out tests for every engine kind that this machine has."""
+"""The contract of engines, tested on every engine kind that this machine has."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_any_layout_of_memory_is_read(engine: Engine) -> None:
         np.testing.assert_array_equal(engine.run(inputs)["logits"], expected)
 
 
-def test_outputs_are_the_callers_own(engine: Engine) -> None:
+def test_outputs_belong_to_the_caller(engine: Engine) -> None:
     inputs = make_batch(2, 8)
     first = engine.run(inputs)["logits"]
     kept = first.copy()
@@ -139,7 +139,7 @@ def test_outputs_are_the_callers_own(engine: Engine) -> None:
     assert first.flags.owndata
 
 
-def test_inputs_are_left_alone(engine: Engine) -> None:
+def test_inputs_are_not_changed(engine: Engine) -> None:
     inputs = make_batch(2, 8)
     before = {name: array.copy() for name, array in inputs.items()}
     engine.run(inputs)
@@ -165,7 +165,7 @@ def test_contexts_run_at_the_same_time(setup: Setup, artifact: Artifacts, refere
 
 
 def test_other_threads_run_during_a_run(setup: Setup, artifact: Artifacts) -> None:
-    """The GIL is free while the engine computes: this thread gets turns inside the engine's one long call."""
+    """The engine releases the GIL while it computes: this thread runs during each call of the engine."""
     (engine,) = open_engines(artifact(setup, "fp32"))
     inputs = make_batch(MAX_BATCH, MAX_LENGTH)
     spans: list[tuple[float, float]] = []
@@ -178,12 +178,12 @@ def test_other_threads_run_during_a_run(setup: Setup, artifact: Artifacts) -> No
 
     thread = threading.Thread(target=work)
     thread.start()
-    turns = []
+    ticks = []
     while thread.is_alive():
-        turns.append(time.perf_counter())
+        ticks.append(time.perf_counter())
         time.sleep(0)
     begins, ends = (np.array(side) for side in zip(*spans, strict=True))
-    inside = np.searchsorted(turns, ends) - np.searchsorted(turns, begins)
+    inside = np.searchsorted(ticks, ends) - np.searchsorted(ticks, begins)
     assert np.median(inside) >= 3
 
 
@@ -222,7 +222,7 @@ def test_a_damaged_file_is_refused(setup: Setup, artifact: Artifacts, tmp_path: 
         open_engines(dataclasses.replace(good, path=damaged))
 
 
-def test_a_missing_kind_names_its_extra(artifact: Artifacts) -> None:
+def test_an_uninstalled_kind_names_its_extra(artifact: Artifacts) -> None:
     if find_spec("tensorrt") is not None:
         pytest.skip("TensorRT is installed here")
     with pytest.raises(Unsupported, match=r"pip install .*\[tensorrt\]'"):

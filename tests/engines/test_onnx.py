@@ -1,4 +1,4 @@
-"""The ONNX file that TensorRT plans are made from, run by other implementations of ONNX."""
+"""The ONNX file from which TensorRT plans are built, run by other implementations of ONNX."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def path(precision: Precision, source: Any, tmp_path_factory: pytest.TempPathFac
     return path
 
 
-def test_the_file_is_valid_and_its_interface_is_the_modules(path: Path) -> None:
+def test_the_file_is_valid_and_has_the_interface_of_the_module(path: Path) -> None:
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
     assert [value.name for value in model.graph.input] == list(NAMES)
@@ -53,15 +53,15 @@ def test_the_file_is_valid_and_its_interface_is_the_modules(path: Path) -> None:
     assert (logits.name, logits.type.tensor_type.elem_type) == ("logits", onnx.TensorProto.FLOAT)
 
 
-def test_tensors_have_the_precisions_type(path: Path, precision: Precision) -> None:
-    """A strongly typed network computes in the types of its file, so no weight may be left in another."""
+def test_tensors_have_the_type_of_the_precision(path: Path, precision: Precision) -> None:
+    """A strongly typed network computes in the types of its file, so all weights need the precision's type."""
     weights = [tensor for tensor in onnx.load(path).graph.initializer if len(tensor.dims) == 2]
     kinds = {tensor.data_type for tensor in weights} - {onnx.TensorProto.INT64}
     assert kinds == {STORED[precision]}
 
 
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (1, 17), (3, 24), (MAX_BATCH, MAX_LENGTH)])
-def test_it_computes_what_the_module_does(
+def test_the_logits_equal_those_of_the_module(
     path: Path, precision: Precision, reference: Reference, batch: int, length: int
 ) -> None:
     inputs = make_batch(batch, length, seed=length)
