@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from testing.classifiers import build_classifier
 from testing.config import parameter
 from testing.models import make_tiny_classifier
 from testing.servers import RunningServer, running_server
-from tidal_builders.arlo.build import build_arlo
-from tidal_builders.specs import parse_spec
 
 MAX_LENGTH = 64
 
@@ -37,9 +36,8 @@ class Built:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("arlo")
     source = make_tiny_classifier(folder / "source", max_position=MAX_LENGTH)
-    spec = {"kind": "arlo", "name": "tiny", "model": str(source), "lengths": [16, 32, MAX_LENGTH], "max_batch": 16}
-    spec["outputs"] = ["logits", "attention_received"]
-    build_arlo(parse_spec(spec, "test"), folder / "repository", spec_file=Path("tiny.yaml"))
+    outputs = ["logits", "attention_received"]
+    build_classifier(folder / "repository", source, lengths=[16, 32, MAX_LENGTH], max_batch=16, outputs=outputs)
     return Built(source, folder / "repository")
 
 

@@ -133,7 +133,7 @@ class Naive:
     alpha=st.floats(0.3, 1.0),
     peek=st.integers(1, 8),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_agrees_with_a_naive_algorithm_1(
     capacities: list[int], data: st.DataObject, lam: float, alpha: float, peek: int
 ) -> None:
@@ -156,7 +156,7 @@ def test_agrees_with_a_naive_algorithm_1(
 
 class TestLevels:
     @given(changes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=300))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=50, deadline=None)
     def test_the_head_is_the_least_loaded_and_the_first_among_equals(self, changes: list[tuple[int, int]]) -> None:
         instances = [RuntimeInstance(lane, 0) for lane in range(6)]
         level = RuntimeLevel(64, 10)

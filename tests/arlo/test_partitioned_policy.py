@@ -220,7 +220,7 @@ _EVENTS = st.lists(
 
 
 @given(events=_EVENTS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_no_query_is_lost_duplicated_or_dispatched_to_a_shorter_runtime(
     events: list[tuple[str, int, float | None]],
 ) -> None:

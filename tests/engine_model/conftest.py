@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.classifiers import build_classifier
 from testing.models import make_tiny_classifier
 from testing.servers import RunningServer, running_server
-from tidal_builders.arlo.build import build_arlo
-from tidal_builders.specs import parse_spec
 
 # Cores that the server may use.
 CORES = frozenset(sorted(os.sched_getaffinity(0))[:2])
@@ -30,9 +29,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with the partitioned model `tiny`. Not to be changed."""
     repository = tmp_path_factory.mktemp("built")
-    spec = {"kind": "arlo", "name": "tiny", "model": str(source), "lengths": [16, 32], "max_batch": 4}
-    spec |= {"placement": "partitioned", "outputs": ["logits", "attention_received"]}
-    build_arlo(parse_spec(spec, "test"), repository, spec_file=Path("tiny.yaml"))
+    fields = {"placement": "partitioned", "outputs": ["logits", "attention_received"]}
+    build_classifier(repository, source, lengths=[16, 32], max_batch=4, **fields)
     return repository
 
 

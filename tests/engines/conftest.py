@@ -27,7 +27,7 @@ from tidal.engines import (
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = make_tiny_classifier(tmp_path_factory.mktemp("source"), max_position=MAX_LENGTH)
+    folder = make_tiny_classifier(tmp_path_factory.mktemp("source"), layers=1, max_position=MAX_LENGTH)
     return AutoModelForSequenceClassification.from_pretrained(folder).eval()
 
 

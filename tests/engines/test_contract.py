@@ -51,13 +51,13 @@ def test_openvino_and_torch_are_tested() -> None:
     assert {"openvino", "torch"} <= set(available_kinds())
 
 
-@pytest.fixture(params=EACH_SETUP)
+@pytest.fixture(scope="module", params=EACH_SETUP)
 def setup(request: pytest.FixtureRequest) -> Setup:
     found: Setup = request.param
     return found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine(setup: Setup, artifact: Artifacts) -> Engine:
     return open_engines(artifact(setup, "fp32"))[0]
 
@@ -156,7 +156,7 @@ def test_contexts_run_at_the_same_time(setup: Setup, artifact: Artifacts, refere
 
     def work(engine: Engine) -> list[npt.NDArray[np.float32]]:
         together.wait()
-        return [engine.run(batch)["logits"] for _ in range(5) for batch in batches]
+        return [engine.run(batch)["logits"] for _ in range(3) for batch in batches]
 
     with ThreadPoolExecutor(3) as pool:
         for results in pool.map(work, engines):
@@ -171,7 +171,7 @@ def test_other_threads_run_during_a_run(setup: Setup, artifact: Artifacts) -> No
     spans: list[tuple[float, float]] = []
 
     def work() -> None:
-        for _ in range(200):
+        for _ in range(30):
             begin = time.perf_counter()
             engine.run(inputs)
             spans.append((begin, time.perf_counter()))

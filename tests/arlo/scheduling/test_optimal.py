@@ -63,13 +63,13 @@ class TestHandWorked:
 class TestOptimality:
     def test_small_cases_against_brute_force(self) -> None:
         rng = random.Random(1)
-        for case in range(1000):
+        for case in range(300):
             problem = feasible_problem(case, rng.randint(1, 11), rng.randint(1, 5))
             solution = solve(problem)
             assert solution.cost_s == pytest.approx(equations.cost(problem, solution.instances), rel=1e-9), case
             assert solution.cost_s == pytest.approx(equations.lowest_cost(problem), rel=1e-9), case
 
-    @pytest.mark.parametrize("seed", range(12))
+    @pytest.mark.parametrize("seed", range(6))
     def test_medium_cases_against_highs(self, seed: int) -> None:
         problem = feasible_problem(seed, 24, 6, 0.8)
         assert solve(problem).cost_s == pytest.approx(lowest_cost_by_highs(problem), rel=1e-6)
@@ -104,7 +104,7 @@ class TestOptimality:
 
 
 class TestConstraints:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(st.integers(0, 10**6), st.integers(1, 120), st.integers(1, 10), st.floats(0.05, 1.0))
     def test_equations_2_3_and_7_hold(self, seed: int, gpus: int, runtimes: int, load: float) -> None:
         problem = equations.random_problem(random.Random(seed), gpus, runtimes, load)
@@ -116,7 +116,7 @@ class TestConstraints:
         assume(sum(least) <= gpus)
         assert all(count >= fewest for count, fewest in zip(instances, least, strict=True))
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(st.integers(0, 10**6), st.integers(1, 120), st.integers(1, 10), st.floats(0.05, 1.0))
     def test_one_more_gpu_never_costs_more(self, seed: int, gpus: int, runtimes: int, load: float) -> None:
         problem = equations.random_problem(random.Random(seed), gpus, runtimes, load)

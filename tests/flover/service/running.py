@@ -173,10 +173,12 @@ def running(
     context = make_context(folder, metrics, model=name, outputs=frozenset(OUTPUTS), failures=[])
     keeper = ServiceKeeper(context, start, fail_all)
     service = RunningService(keeper, decoder, metrics, opened)
-    try:
-        yield service
-    finally:
-        keeper.close(10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tidal.tasks.intake._SCAN_S", 0.1)
+        try:
+            yield service
+        finally:
+            keeper.close(10)
     assert until(lambda: not [each for each in threading.enumerate() if each.name.startswith(f"{name}-")], 5)
     assert [request.answers for request in opened] == [1] * len(opened)
     assert service.metric("taken_slots") == service.metric("waiting_generations") == 0

@@ -104,11 +104,11 @@ def test_open_requests_are_marked_as_making_progress(tmp_path: Path) -> None:
         assert waiting.progress
 
 
-def test_a_thousand_cancellations_free_all_slots(tmp_path: Path) -> None:
+def test_many_cancellations_free_all_slots(tmp_path: Path) -> None:
     rng, decoder = random.Random(4), ScriptedRunner(8)
     with running(tmp_path, decoder, random_moves=True) as service:
         asked: list[FakePrompt] = []
-        while sum(request.withdrawn for request in asked) < 1000:
+        while sum(request.withdrawn for request in asked) < 300:
             fresh = [FakePrompt([rng.randrange(EOS)] * rng.randint(1, 30), max_tokens=30) for _ in range(8)]
             service.ask(*fresh)
             asked += fresh

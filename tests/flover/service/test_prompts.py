@@ -234,7 +234,7 @@ def test_tokens_equal_those_of_transformers(tmp_path: Path, family: str) -> None
     ]
     asked = []
     with running(tmp_path, tiny_runner(model, slots=9, max_length=MAX_LENGTH), random_moves=True) as service:
-        for number in range(6):
+        for number in range(3):
             options = settings[number % 3]
             texts = random_texts(rng, 2, 30)
             asked.append((texts, options, FakePrompt(texts, max_tokens=16, **options)))

@@ -126,7 +126,7 @@ class TestScaling:
     def test_the_last_instance_of_the_longest_runtime_is_kept(self) -> None:
         result = run(
             "arlo",
-            SyntheticRequests([1.0] * 600, [30], [1], longest=256),
+            SyntheticRequests([1.0] * 200, [30], [1], longest=256),
             gpus=3,
             scale=ScalingBounds(min_gpus=1, max_gpus=4),
         )
@@ -184,7 +184,7 @@ class TestScaling:
 
 class TestFailures:
     def test_no_request_is_lost_and_latencies_rise(self) -> None:
-        workload = SyntheticRequests([120.0] * 60, **MIX)
+        workload = SyntheticRequests([120.0] * 40, **MIX)
         sound, failing = run("arlo", workload), run("arlo", workload, failures=GpuFailures(30.0, 5.0))
         assert failing.requests == len(failing.latencies_s) == sound.requests
         assert failing.failed_batches > 5
@@ -192,7 +192,7 @@ class TestFailures:
         assert sound.failed_batches == 0
 
     def test_with_reallocation_and_scaling_at_once(self) -> None:
-        workload = SyntheticRequests([400.0] * 40 + [40.0] * 150, drift=0.4, drift_s=20, **MIX)
+        workload = SyntheticRequests([400.0] * 20 + [40.0] * 90, drift=0.4, drift_s=20, **MIX)
         result = run(
             "arlo",
             workload,
