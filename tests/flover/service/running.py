@@ -171,10 +171,10 @@ def running(
             request.fail(error)
 
     context = make_context(folder, metrics, model=name, outputs=frozenset(OUTPUTS), failures=[])
-    keeper = ServiceKeeper(context, start, fail_all)
-    service = RunningService(keeper, decoder, metrics, opened)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidal.tasks.intake._SCAN_S", 0.1)
+        patch.setattr("tidal.tasks.intake._SCAN_S", 0.05)
+        keeper = ServiceKeeper(context, start, fail_all)
+        service = RunningService(keeper, decoder, metrics, opened)
         try:
             yield service
         finally:
