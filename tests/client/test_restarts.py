@@ -18,11 +18,10 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
 
-from testing.decoders import write_decoder
+from testing.decoders import build_decoder, write_decoder
 from testing.serving import Served, serving
 from testing.waiting import until
 from tests.client.conftest import write_probe
-from tests.flover.served.conftest import build
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
 from tidal_client.load import RequestVariant, Schedule, prompt_inputs, run_generations, run_load, summarise, text_inputs
 from tidal_client.main import build_app
@@ -38,7 +37,7 @@ GENEROUS_S = 120.0
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """`tidal serve`, which restarts crashed processes, with the models `probe` and `writer`."""
     folder = tmp_path_factory.mktemp("restarts")
-    build(folder, "writer", write_decoder(folder / "source", "gpt2"), slots=4)
+    build_decoder(folder, "writer", write_decoder(folder / "source", "gpt2"), slots=4)
     write_probe(folder / "repository", folder / "probe.log")
     with serving(folder / "repository", folder) as running:
         yield running

@@ -9,13 +9,12 @@ import pytest
 
 from testing.cascades import LARGE, SMALL, Cascades
 from testing.config import parameter
-from testing.decoders import write_decoder
+from testing.decoders import build_decoder, write_decoder
 from testing.models import make_tiny_classifier
 from testing.pets import Base
 from testing.pets import build as build_base
 from testing.servers import RunningServer, running_server
 from testing.vision import publish_tiny
-from tests.flover.served.conftest import build as build_decoder
 from tests.tabi.conftest import cascades
 from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import parse_spec
