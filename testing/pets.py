@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from testing.models import make_tiny_classifier
+from testing.once import built_once
+from testing.profiles import quick_profiles
 from testing.truth import Truth
 from tidal.pets.base import load_base_layers
 from tidal.pets.tasks.folder import add_task
@@ -33,7 +37,7 @@ class Base:
 
     source: Path
     repository: Path
-    report: PetsReport
+    report: PetsReport | None = None
     _truths: dict[tuple[str, int], Truth] = field(default_factory=dict)
 
     @cached_property
@@ -89,4 +93,15 @@ def build(source: Path, repository: Path, name: str, **fields: Any) -> PetsRepor
     """Build a model from the tiny source."""
     spec = {"kind": "pets", "name": name, "model": str(source), "max_batch": MAX_BATCH, "max_tokens": 1024}
     parsed: Any = parse_spec({**spec, "profile_seconds": 0.1, **fields}, "test")
-    return build_pets(parsed, repository, spec_file=repository / "base.yaml")
+    with quick_profiles():
+        return build_pets(parsed, repository, spec_file=repository / "base.yaml")
+
+
+def tiny_base(temporary: pytest.TempPathFactory) -> Base:
+    """The tiny base, built once for all tests of a run; its folders must not be changed."""
+
+    def make(folder: Path) -> None:
+        build(make_tiny_classifier(folder / "source", max_position=MAX_LENGTH), folder / "repository", "base")
+
+    folder = built_once(temporary, "pets", make)
+    return Base(folder / "source", folder / "repository")

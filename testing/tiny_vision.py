@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from testing.profiles import quick_profiles
 from testing.vits import tiny_vit
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
 from tidal.otas.tasks import Head, OtasProvenance, OtasTask, TaskParameters, add_task
@@ -33,7 +34,8 @@ def build(repository: Path, source: Path, *, force: bool = False, **fields: Any)
     path = source.parent / "vision.yaml"
     path.write_text(yaml.safe_dump(content | fields))
     spec: Any = load_spec(path)
-    return build_otas(spec, repository, spec_file=path, force=force)
+    with quick_profiles():
+        return build_otas(spec, repository, spec_file=path, force=force)
 
 
 def manifest_of(repository: Path, version: int = 1) -> OtasManifest:

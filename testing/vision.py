@@ -9,8 +9,10 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from testing.once import built_once
 from testing.tiny_vision import build, manifest_of, random_parameters, write_source
 from testing.vits import tiny_vit
 from tidal.manifest import MANIFEST_FILE
@@ -70,9 +72,18 @@ class Vision:
         return np.asarray(of.logits(gamma, features)[0])
 
 
+def tiny_vision(temporary: pytest.TempPathFactory) -> Vision:
+    """The tiny model, built once for all tests of a run; its folder must not be changed."""
+    return Vision(built_once(temporary, "vision", publish_tiny), _tiny_vit())
+
+
+def _tiny_vit() -> Vit:
+    return tiny_vit(width=16, patch=(8, 8), size=32)
+
+
 def publish_tiny(folder: Path) -> Vision:
     """Build a tiny model and replace its profile by one with much larger latencies."""
-    vit = tiny_vit(width=16, patch=(8, 8), size=32)
+    vit = _tiny_vit()
     build(folder, write_source(folder / "source", vit), gammas=list(GAMMAS), max_batch=MAX_BATCH)
     file = folder / "vision/1" / MANIFEST_FILE
     content = json.loads(file.read_text())

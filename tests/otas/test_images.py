@@ -226,7 +226,7 @@ class TestRefusals:
         decode(encoded(photo(64, 64), "JPEG", icc_profile=bytes(3_000_000), comment=b"x" * 60_000))
         decode(with_segments(b"\xff" * 3, 1))
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=80, deadline=None)
     @given(st.sampled_from(["JPEG", "PNG", "WEBP"]), st.data())
     def test_a_damaged_file_is_refused_or_decoded(self, kind: str, data: st.DataObject) -> None:
         content = bytearray(VALID[kind])

@@ -156,7 +156,7 @@ class TestUsing:
             assert cache.acquire("a").cancel()
             go.set()
             use(cache, "b")
-            until(lambda: engine.inside() == {"b"})
+            assert until(lambda: engine.inside() == {"b"})
 
 
 class TestBudget:
@@ -194,7 +194,7 @@ class TestBudget:
         with cache_of(engine, stamps("a", "b"), 1) as cache:
             held = cache.acquire("a").result(10)
             other = cache.acquire("b")
-            until(lambda: cache.state().resident == 0)
+            assert until(lambda: cache.state().resident == 0)
             again = cache.acquire("a")
             assert not again.done()
             held.release()
@@ -287,7 +287,7 @@ class TestChanging:
             with cache.acquire("a").result(10) as lease:
                 assert lease.handle != held.handle
             held.release()
-            until(lambda: len(engine.loaded) == 1)
+            assert until(lambda: len(engine.loaded) == 1)
 
     def test_a_task_that_changes_while_it_loads_is_reloaded(self) -> None:
         engine, go = Engine(), threading.Event()
@@ -304,7 +304,7 @@ class TestChanging:
             assert first.result(10).handle != second.result(10).handle
             first.result().release()
             second.result().release()
-            until(lambda: len(engine.loaded) == 1)
+            assert until(lambda: len(engine.loaded) == 1)
 
 
 class TestClosing:

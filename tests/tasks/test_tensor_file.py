@@ -146,7 +146,7 @@ def test_parsed_arrays_are_copies() -> None:
     assert not any(np.shares_memory(array, whole) for array in parse_tensors(content, "x").values())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_damaged_files_are_refused_or_stay_within_their_bytes(data: st.DataObject) -> None:
     content = bytearray(pack_tensors(TENSORS))

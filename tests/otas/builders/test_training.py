@@ -79,7 +79,7 @@ def test_prompts_improve_on_a_head_alone(tmp_path: Path) -> None:
     vit = tiny_vit(size=8, channels=1)
     images = digits(128, ("even", "odd"))
     task = train_task(
-        load_transformer(vit), "b", form_of(vit, (0, 2)), images, Settings(epochs=60, rate=0.03), tmp_path
+        load_transformer(vit), "b", form_of(vit, (0, 2)), images, Settings(epochs=40, rate=0.03), tmp_path
     )
     pixels = Pixels(images, vit.config.image)(range(len(images)))
     model = load_transformer(vit)

@@ -100,7 +100,7 @@ CASES = st.lists(GROUP, min_size=1, max_size=4).map(
 
 
 @given(CASES, st.integers(1, 3), st.sampled_from([0.0, 0.1, 100.0]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_with_unlimited_labels_the_plan_is_optimal(case: Case, joined: int, price: float) -> None:
     most = max(value_of(case, runs, STARTED, price) for runs in all_plans(len(case), 3, joined))
     found = plan(case, STARTED, price=price, joined=joined, labels=1000)
@@ -108,7 +108,7 @@ def test_with_unlimited_labels_the_plan_is_optimal(case: Case, joined: int, pric
 
 
 @given(CASES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_no_other_order_of_groups_is_better(case: Case) -> None:
     choices = list(itertools.product((None, 0, 1, 2), repeat=len(case)))
 
@@ -133,7 +133,7 @@ def test_no_other_order_of_groups_is_better(case: Case) -> None:
     st.integers(2, 6),
     st.integers(1, 4),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_with_limited_labels_the_plan_is_in_time(
     groups: list[tuple[int, int, tuple[float, ...]]], labels: int, joined: int
 ) -> None:

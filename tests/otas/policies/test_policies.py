@@ -244,7 +244,7 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.sampled_from(sorted(MAKES)), st.sampled_from([LINEAR, STARTED]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_query_is_lost_run_twice_or_planned_to_be_late(
     events: list[tuple[str, int, tuple[float, float, str] | None]], name: str, profile: object
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from testing.config import parameter
 from testing.metrics import Publishing
 from testing.servers import RunningServer, running_server
-from testing.vision import Vision, publish_tiny
+from testing.vision import Vision, tiny_vision
 from tidal.tasks.folder import tasks_folder
 
 TASKS = {"animals": 3, "digits": 10, "moods": 2}
@@ -19,7 +19,7 @@ TASKS = {"animals": 3, "digits": 10, "moods": 2}
 
 @pytest.fixture(scope="session")
 def vision(tmp_path_factory: pytest.TempPathFactory) -> Vision:
-    return publish_tiny(tmp_path_factory.mktemp("otas"))
+    return tiny_vision(tmp_path_factory)
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,9 @@ class Served(Publishing):
 
     system = "otas"
     server: RunningServer
+
+    def url(self, protocol: str) -> str:
+        return f"{protocol}://{getattr(self.server, protocol)}"
 
     def folder(self, model: str) -> Path:
         return tasks_folder(self.server.repository / model)
@@ -56,4 +59,4 @@ def served(vision: Vision, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture(params=["grpc", "http"])
 def url(request: pytest.FixtureRequest, served: Served) -> str:
     """URL of the server for each protocol."""
-    return f"{request.param}://{getattr(served.server, request.param)}"
+    return served.url(request.param)

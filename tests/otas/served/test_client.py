@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.otas.served.conftest import Served
 from tests.otas.test_images import encoded, photo
 from tidal_client import AsyncClient, Client, InvalidArgument
 from tidal_client.main import build_app
@@ -91,20 +92,26 @@ def load(url: str, *args: str) -> Any:
     return CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(build_app(), [*common, *args])
 
 
-def test_load_of_images(url: str, files: list[Path]) -> None:
-    mix = ("--mix", "task=digits latency_ms=20000,task=animals latency_ms=20000", "--json")
-    for source in (("--image-size", "40x30"), ("--image", str(files[0]), "-i", str(files[2]))):
-        done = load(url, *source, *mix)
-        assert done.exit_code == 0, done.output
-        assert json.loads(done.stdout)["total"]["within_slo"] == 12
+MIX = ("--mix", "task=digits latency_ms=20000,task=animals latency_ms=20000", "--json")
+
+
+def test_load_of_generated_images(served: Served) -> None:
+    done = load(served.url("grpc"), "--image-size", "40x30", *MIX)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["total"]["within_slo"] == 12
+
+
+def test_load_of_files(served: Served, files: list[Path]) -> None:
     # One of the folder's three files is not an image.
-    done = load(url, "--image", str(files[0].parent), *mix)
+    done = load(served.url("http"), "--image", str(files[0].parent), *MIX)
     assert done.exit_code == 1
-    assert json.loads(done.stdout)["total"]["errors"] == {"INVALID_ARG": 4}
+    total = json.loads(done.stdout)["total"]
+    assert total["errors"] == {"INVALID_ARG": 4}
+    assert total["within_slo"] == 8
 
 
-def test_load_reports_that_the_model_requires_images(url: str) -> None:
-    done = load(url)
+def test_load_reports_that_the_model_requires_images(served: Served) -> None:
+    done = load(served.url("grpc"))
     assert done.exit_code == 2
     assert done.stderr == (
         "model 'prompts' has the inputs image, pixel_values: give --image FILE or --image-size WxH; nothing was sent\n"

@@ -148,11 +148,11 @@ class TestRefusals:
 
 
 def test_tasks_are_added_and_removed_while_others_are_served(
-    url: str, vision: Vision, served: Served, pixels: list[FloatArray]
+    vision: Vision, served: Served, pixels: list[FloatArray]
 ) -> None:
-    folder, name = served.folder("vit"), f"new_{url[:4]}"
+    folder, name = served.folder("vit"), "new"
     inputs = {"pixel_values": np.stack(pixels)}
-    with Client(url) as client:
+    with Client(served.url("grpc")) as client:
         vision.add(folder, name, 5)
         check(vision, name, pixels, client.infer("vit", inputs, task=name, **LONG))
         remove_task(folder, name)

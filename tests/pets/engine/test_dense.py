@@ -1,4 +1,4 @@
-"""The engine for TensorRT: its ONNX file, run by OpenVINO instead of TensorRT, with banks at fixed addresses."""
+"""The engine for TensorRT, with the torch module of its plan instead of TensorRT, and banks at fixed addresses."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import openvino as ov
 import pytest
 import torch
 
@@ -18,7 +16,6 @@ from testing.truth import Exported, Truth, random_terms
 from tests.pets.engine.conftest import VOCABULARY, Bench, Loaded
 from tests.pets.engine.test_equality import compare
 from tidal.engines import Artifact
-from tidal.engines.exporting import export_program, write_onnx
 from tidal.errors import InvalidArgument, Unavailable, Unsupported
 from tidal.pets.engine.description import read_description
 from tidal.pets.kinds.adapter import accepts_adapter
@@ -26,8 +23,7 @@ from tidal.pets.opening import open_pets_engine
 from tidal.pets.tensorrt_engine.engine import TensorRtPetsEngine, open_dense_engine, open_tensorrt_engine
 from tidal.pets.tensorrt_engine.form import FORM_FILE, check_terms, read_form
 from tidal.pets.terms import Bottleneck, LinearTerms, TaskTerms
-from tidal_builders.pets import dense
-from tidal_builders.pets.dense import compile_dense, dense_form, dense_module
+from tidal_builders.pets.dense import dense_form, dense_module
 from tidal_builders.pets.spec import PetsPlanOptions
 
 OPTIONS = PetsPlanOptions(rank=20, bottleneck=40, tasks=12)
@@ -51,32 +47,21 @@ def terms_of(kind: str, base: Exported, seed: int) -> TaskTerms:
     return TaskTerms(drawn.head, linear)
 
 
-class OpenVinoPlan:
-    """The plan's ONNX file in OpenVINO; banks are read from their addresses, as TensorRT does."""
+def banks_at(artifact: Artifact, resident: Mapping[str, int]) -> dict[str, Any]:
+    """Arrays of a plan's banks at their addresses."""
+    banks = {}
+    for name, address in resident.items():
+        shape: Any = artifact.shapes[name]
+        floats = (ctypes.c_float * int(np.prod(shape))).from_address(address)
+        banks[name] = np.ctypeslib.as_array(floats).reshape(shape)
+    return banks
+
+
+class TorchPlan:
+    """The torch module that the plan is compiled from; banks are read from their addresses, as TensorRT does."""
 
     def __init__(self, artifact: Artifact, resident: Mapping[str, int]) -> None:
-        core = ov.Core()
-        options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-        self.compiled = core.compile_model(core.read_model(artifact.path), "CPU", options)
-        self._bind(artifact, resident)
-
-    def _bind(self, artifact: Artifact, resident: Mapping[str, int]) -> None:
-        self.banks = {}
-        for name, address in resident.items():
-            shape: Any = artifact.shapes[name]
-            floats = (ctypes.c_float * int(np.prod(shape))).from_address(address)
-            self.banks[name] = np.ctypeslib.as_array(floats).reshape(shape)
-
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        found = self.compiled({**inputs, **self.banks})
-        return {"pooled": found["pooled"]}
-
-
-class TorchPlan(OpenVinoPlan):
-    """The torch module that the ONNX file is exported from, which is faster to create."""
-
-    def __init__(self, artifact: Artifact, resident: Mapping[str, int]) -> None:
-        self._bind(artifact, resident)
+        self.banks = banks_at(artifact, resident)
         folder = artifact.path.parent
         self.module, _, _ = dense_module(folder, read_form(folder))
 
@@ -88,33 +73,18 @@ class TorchPlan(OpenVinoPlan):
 
 @pytest.fixture(scope="module")
 def plan(exported: Callable[..., Exported], tmp_path_factory: Any) -> Exported:
-    """An encoder with its ONNX file for TensorRT; TensorRT itself is not available here."""
+    """An encoder with the form of its plan; TensorRT itself is not available here."""
     base = exported("wide_bert", "tensorrt")
     folder = tmp_path_factory.mktemp("plan") / "engine"
     shutil.copytree(base.folder, folder)
-    asked: list[Any] = []
-
-    def compile_engine(kind: str, module: Any, folder: Path, *, precision: Any, shapes: Any, example: Any) -> None:
-        program = export_program(module, precision=precision, shapes=shapes, example=example)
-        write_onnx(program, folder / "model.onnx")
-
-    def specialise(kind: str, path: Path, shapes: Any, options: Any) -> tuple[Path, ...]:
-        asked.append((kind, path, shapes, type(options).__name__))
-        return (path,)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dense, "compile_engine", compile_engine)
-        patch.setattr(dense, "specialise_engine", specialise)
-        patch.setattr(dense, "engine_file", lambda _kind: "model.onnx")
-        compile_dense(folder, OPTIONS, max_batch=16, max_length=40)
-    ((kind, path, _, options),) = asked
-    assert (kind, path, options) == ("tensorrt", folder / "model.onnx", "PlanOptions")
+    form = dense_form(read_description(folder), OPTIONS, max_batch=16, max_length=40, plan="model.onnx")
+    (folder / FORM_FILE).write_text(form.model_dump_json())
     return Exported(base.model, folder, base.layers)
 
 
 @pytest.fixture(scope="module")
 def engine(plan: Exported) -> TensorRtPetsEngine:
-    return open_dense_engine(plan.folder, OpenVinoPlan, torch.device("cpu"))
+    return open_dense_engine(plan.folder, TorchPlan, torch.device("cpu"))
 
 
 def load(engine: TensorRtPetsEngine, plan: Exported, seed: int) -> dict[str, Loaded]:
@@ -155,22 +125,8 @@ def test_rows_without_a_task_use_the_base(plan: Exported, engine: TensorRtPetsEn
     np.testing.assert_allclose(engine.pooled([None], ids, np.asarray([9]))[0], base.pooled(ids[0].tolist()), atol=1e-4)
 
 
-def test_the_file_has_banks_and_row_numbers_as_inputs(plan: Exported) -> None:
-    model = onnx.load(plan.folder / "model.onnx")
-    onnx.checker.check_model(model, full_check=True)
-    inputs = {value.name: value.type.tensor_type for value in model.graph.input}
-    form = read_form(plan.folder)
-    banks = {name: kind for name, kind in inputs.items() if name.startswith("bank_")}
-    shapes = {tuple(dim.dim_value for dim in kind.shape.dim) for kind in banks.values()}
-    assert shapes == {(rows, length) for length, rows in form.banks.items()}
-    assert {kind.elem_type for kind in banks.values()} == {onnx.TensorProto.FLOAT}
-    assert {kind.elem_type for name, kind in inputs.items() if name not in banks} == {onnx.TensorProto.INT64}
-    # TensorRT is slow at scattered writes and at loops.
-    assert not {node.op_type for node in model.graph.node} & {"ScatterND", "ScatterElements", "Loop", "If"}
-
-
 def test_banks_have_capacity_for_the_requested_number_of_tasks(plan: Exported) -> None:
-    engine = open_dense_engine(plan.folder, OpenVinoPlan, torch.device("cpu"))
+    engine = open_dense_engine(plan.folder, TorchPlan, torch.device("cpu"))
     bias = random_terms("bias", plan.layers, 0)
     held = [engine.add(bias) for _ in range(OPTIONS.tasks)]
 

@@ -61,7 +61,7 @@ def test_token_types_are_used(bench: Callable[[str], Bench]) -> None:
     compare(made, [(loaded, 12) for loaded in made.tasks.values()], seed=3, types=True)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 40)), min_size=1, max_size=12),
     encoder=st.sampled_from(sorted(ENCODERS)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,20 @@ from tidal_builders.pets.importing.recognise import import_task
 from tidal_builders.pets.merging import merged_weights
 
 NO_OPTIONS = ImportOptions()
+
+
+@pytest.fixture(scope="module")
+def plain(base_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A LoRA adapter with default options; read-only."""
+    folder = tmp_path_factory.mktemp("plain")
+    saved(base_folder, folder)
+    return folder
+
+
+@pytest.fixture
+def adapter(plain: Path, tmp_path: Path) -> Path:
+    """A copy of `plain` for a test."""
+    return Path(shutil.copytree(plain, tmp_path / "adapter"))
 
 
 def saved(base_folder: Path, folder: Path, **options: Any) -> Any:
@@ -97,34 +112,31 @@ def test_ranks_and_scales_follow_the_patterns(base_folder: Path, base: ImportBas
     }
 
 
-def test_given_labels_replace_those_of_the_config(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
-    saved(base_folder, tmp_path)
-    assert import_task(tmp_path, base, ImportOptions(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
+def test_given_labels_replace_those_of_the_config(base: ImportBase, adapter: Path) -> None:
+    assert import_task(adapter, base, ImportOptions(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
     with pytest.raises(InvalidArgument, match="the head has 3 classes, received 2 labels: a, b"):
-        import_task(tmp_path, base, ImportOptions(labels=("a", "b")))
-    (tmp_path / "config.json").write_text('{"id2label": {"0": "x", "2": "z", "1": "y"}}')
-    assert import_task(tmp_path, base, NO_OPTIONS).terms.head.labels == ("x", "y", "z")
+        import_task(adapter, base, ImportOptions(labels=("a", "b")))
+    (adapter / "config.json").write_text('{"id2label": {"0": "x", "2": "z", "1": "y"}}')
+    assert import_task(adapter, base, NO_OPTIONS).terms.head.labels == ("x", "y", "z")
 
 
-def test_notes_how_the_base_was_compared(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
-    saved(base_folder, tmp_path)
-    notes = import_task(tmp_path, base, NO_OPTIONS).provenance.notes
+def test_notes_how_the_base_was_compared(base_folder: Path, base: ImportBase, adapter: Path) -> None:
+    notes = import_task(adapter, base, NO_OPTIONS).provenance.notes
     assert notes[0] == f"trained on {base_folder}, whose weights are those of this model's base"
-    edit(tmp_path, base_model_name_or_path="Some/Base")
-    notes = import_task(tmp_path, base, NO_OPTIONS).provenance.notes
+    edit(adapter, base_model_name_or_path="Some/Base")
+    notes = import_task(adapter, base, NO_OPTIONS).provenance.notes
     assert notes[0] == "trained on Some/Base, which this model was built from (the names were compared)"
 
 
-def test_unknown_labels_must_be_given(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+def test_unknown_labels_must_be_given(base: ImportBase, adapter: Path) -> None:
     """The base's config names three classes; they are used for a head of three only."""
-    saved(base_folder, tmp_path)
-    found = import_task(tmp_path, base, NO_OPTIONS)
+    found = import_task(adapter, base, NO_OPTIONS)
     assert found.provenance.notes[1] == "labels are those of its base's config.json: negative, neutral, positive"
     headless = ImportBase(base.layers, base.info, base.name)
-    edit(tmp_path, base_model_name_or_path="some/base")
+    edit(adapter, base_model_name_or_path="some/base")
     with pytest.raises(InvalidArgument, match=r"does not name the 3 classes of its head.* by --labels A,B,\.\.\."):
-        import_task(tmp_path, headless, NO_OPTIONS)
-    assert import_task(tmp_path, headless, ImportOptions(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
+        import_task(adapter, headless, NO_OPTIONS)
+    assert import_task(adapter, headless, ImportOptions(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
 
 
 @pytest.mark.parametrize(
@@ -137,12 +149,11 @@ def test_unknown_labels_must_be_given(base_folder: Path, base: ImportBase, tmp_p
     ],
 )
 def test_adapters_for_other_tasks_are_refused(
-    base_folder: Path, base: ImportBase, tmp_path: Path, changed: dict[str, Any], message: str
+    base: ImportBase, adapter: Path, changed: dict[str, Any], message: str
 ) -> None:
-    saved(base_folder, tmp_path)
-    edit(tmp_path, **changed)
+    edit(adapter, **changed)
     with pytest.raises(Unsupported, match=message):
-        import_task(tmp_path, base, NO_OPTIONS)
+        import_task(adapter, base, NO_OPTIONS)
 
 
 def test_a_token_classification_adapter_saved_by_peft_is_refused(
@@ -165,12 +176,11 @@ def test_a_token_classification_adapter_saved_by_peft_is_refused(
     ],
 )  # fmt: skip
 def test_a_config_next_to_the_adapter_is_respected(
-    base_folder: Path, base: ImportBase, tmp_path: Path, config: dict[str, Any], message: str
+    base: ImportBase, adapter: Path, config: dict[str, Any], message: str
 ) -> None:
-    saved(base_folder, tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (adapter / "config.json").write_text(json.dumps(config))
     with pytest.raises(Unsupported, match=message):
-        import_task(tmp_path, base, NO_OPTIONS)
+        import_task(adapter, base, NO_OPTIONS)
 
 
 def test_a_regression_is_refused(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
@@ -202,13 +212,10 @@ def test_lora_on_an_embedding_is_refused(base_folder: Path, base: ImportBase, tm
         ({"bias": "some"}, "bias is 'some'; accepted: none, all, lora_only"),
     ],
 )
-def test_unsupported_options_are_refused(
-    base_folder: Path, base: ImportBase, tmp_path: Path, changed: dict[str, Any], reason: str
-) -> None:
-    saved(base_folder, tmp_path)
-    edit(tmp_path, **changed)
+def test_unsupported_options_are_refused(base: ImportBase, adapter: Path, changed: dict[str, Any], reason: str) -> None:
+    edit(adapter, **changed)
     with pytest.raises(TidalError) as caught:
-        import_task(tmp_path, base, NO_OPTIONS)
+        import_task(adapter, base, NO_OPTIONS)
     assert reason in str(caught.value)
 
 
@@ -226,50 +233,49 @@ class TestTensors:
         return str(caught.value)
 
     @pytest.fixture
-    def tensors(self, base_folder: Path, tmp_path: Path) -> dict[str, torch.Tensor]:
-        saved(base_folder, tmp_path)
-        return load_file(tmp_path / "adapter_model.safetensors")
+    def tensors(self, adapter: Path) -> dict[str, torch.Tensor]:
+        return load_file(adapter / "adapter_model.safetensors")
 
     def test_of_another_base_are_refused(
-        self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
+        self, base: ImportBase, adapter: Path, tensors: dict[str, torch.Tensor]
     ) -> None:
         name = "base_model.model.bert.encoder.layer.1.attention.self.query.lora_A.weight"
-        assert "expected [rank, 32]" in self.refused(base, tmp_path, tensors | {name: torch.ones(4, 31)})
+        assert "expected [rank, 32]" in self.refused(base, adapter, tensors | {name: torch.ones(4, 31)})
 
     def test_without_a_classifier_are_refused(
-        self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
+        self, base: ImportBase, adapter: Path, tensors: dict[str, torch.Tensor]
     ) -> None:
         left = {name: value for name, value in tensors.items() if "classifier" not in name}
-        assert "it has no classifier of one linear layer" in self.refused(base, tmp_path, left)
+        assert "it has no classifier of one linear layer" in self.refused(base, adapter, left)
 
     def test_of_unknown_layers_are_refused(
-        self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
+        self, base: ImportBase, adapter: Path, tensors: dict[str, torch.Tensor]
     ) -> None:
         name = "base_model.model.bert.encoder.layer.9.attention.self.query.lora_A.weight"
-        reason = self.refused(base, tmp_path, tensors | {name: torch.ones(4, 32)})
+        reason = self.refused(base, adapter, tensors | {name: torch.ones(4, 32)})
         assert "not a linear layer of the base" in reason
 
     def test_that_replace_a_module_are_refused(
-        self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
+        self, base: ImportBase, adapter: Path, tensors: dict[str, torch.Tensor]
     ) -> None:
         name = "base_model.model.bert.pooler.dense.weight"
-        assert "is trained as a whole" in self.refused(base, tmp_path, tensors | {name: torch.ones(32, 32)})
+        assert "is trained as a whole" in self.refused(base, adapter, tensors | {name: torch.ones(32, 32)})
 
     def test_that_are_pickled_are_refused(
-        self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
+        self, base: ImportBase, adapter: Path, tensors: dict[str, torch.Tensor]
     ) -> None:
-        (tmp_path / "adapter_model.safetensors").unlink()
-        torch.save(tensors, tmp_path / "adapter_model.bin")
+        (adapter / "adapter_model.safetensors").unlink()
+        torch.save(tensors, adapter / "adapter_model.bin")
         with pytest.raises(InvalidArgument, match=r"pickled weights .* they can run code: save it again"):
-            import_task(tmp_path, base, NO_OPTIONS)
+            import_task(adapter, base, NO_OPTIONS)
 
     def test_that_are_damaged_are_refused(
-        self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
+        self, base: ImportBase, adapter: Path, tensors: dict[str, torch.Tensor]
     ) -> None:
-        path = tmp_path / "adapter_model.safetensors"
+        path = adapter / "adapter_model.safetensors"
         path.write_bytes(path.read_bytes()[:-10])
         with pytest.raises(InvalidArgument, match=r"adapter_model.safetensors cannot be read"):
-            import_task(tmp_path, base, NO_OPTIONS)
+            import_task(adapter, base, NO_OPTIONS)
 
 
 def test_an_unknown_folder_is_refused_with_what_is_accepted(base: ImportBase, tmp_path: Path) -> None:

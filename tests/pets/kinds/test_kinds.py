@@ -171,7 +171,7 @@ class TestKinds:
 
 
 class TestPositions:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(st.data())
     def test_round_trip(self, data: st.DataObject) -> None:
         outputs = data.draw(st.integers(1, 40))
@@ -188,7 +188,7 @@ class TestPositions:
         np.testing.assert_array_equal(positions_of(delta, inputs), places)
         assert dense(delta, layer.shape).sum() == len(places)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(st.binary(max_size=40), st.sampled_from(["gaps", "bits"]))
     def test_read_from_any_bytes_lie_within_the_layer_or_are_refused(self, content: bytes, part: str) -> None:
         layer = LinearLayer(np.zeros((13, 23), np.float32), np.zeros(13, np.float32))

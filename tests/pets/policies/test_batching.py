@@ -81,7 +81,7 @@ def by_longest(pool: Pool, plan: BatchPlan) -> BatchPlan:
 
 
 @given(tables=any_tables(), pool=any_pool())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_step_1_finds_the_best_split_of_every_task(tables: Tables, pool: Pool) -> None:
     plan = beta_only(pool, tables)
     assert all(len(set(pool.tasks[batch])) == 1 for batch in plan)
@@ -96,7 +96,7 @@ def test_step_1_finds_the_best_split_of_every_task(tables: Tables, pool: Pool) -
 
 
 @given(tables=any_tables(), pool=any_pool())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_step_2_finds_the_best_split_of_the_mini_batches(tables: Tables, pool: Pool) -> None:
     minis = by_longest(pool, beta_only(pool, tables))
     plan = coordinated(pool, tables)
@@ -115,7 +115,7 @@ def test_step_2_finds_the_best_split_of_the_mini_batches(tables: Tables, pool: P
 
 
 @given(tables=any_tables(), pool=any_pool())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_alpha_only_finds_the_best_split_of_the_queries(tables: Tables, pool: Pool) -> None:
     lengths = sorted(pool.lengths.tolist())
     best = min(
@@ -137,14 +137,14 @@ def latencies(tables: Tables, pool: Pool, plan: BatchPlan) -> list[float]:
 
 
 @given(tables=any_tables(), pool=any_pool())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_joint_finds_the_best_split_of_both_sequences_by_all_costs(tables: Tables, pool: Pool) -> None:
     best = min(sum(latencies(tables, pool, plan)) for plan in both_sequences(tables, pool))
     assert total_seconds(pool, joint(pool, tables), tables) == pytest.approx(best)
 
 
 @given(tables=any_tables(), pool=any_pool())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_soonest_finds_the_split_with_the_least_total_waiting(tables: Tables, pool: Pool) -> None:
     def waiting(plan: BatchPlan) -> float:
         finish = itertools.accumulate(latencies(tables, pool, plan))
@@ -156,7 +156,7 @@ def test_soonest_finds_the_split_with_the_least_total_waiting(tables: Tables, po
 
 
 @given(tables=any_tables(), pool=any_pool())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_costs_of_consecutive_items_equal_equation_2(tables: Tables, pool: Pool) -> None:
     """For every group of consecutive items, the tables of the dynamic programme equal Eq. 2."""
     if not len(pool):
@@ -172,7 +172,7 @@ def test_costs_of_consecutive_items_equal_equation_2(tables: Tables, pool: Pool)
 
 
 @given(tables=any_tables(), pool=any_pool(most=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_policies_that_consider_more_costs_are_never_slower(tables: Tables, pool: Pool) -> None:
     took = {name: total_seconds(pool, batching(pool, tables), tables) for name, batching in ALL.items()}
     slack = 1e-12
@@ -182,7 +182,7 @@ def test_policies_that_consider_more_costs_are_never_slower(tables: Tables, pool
 
 @pytest.mark.parametrize("name", ALL)
 @given(tables=any_tables(), pool=any_pool(most=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_every_query_is_in_exactly_one_allowed_batch(name: str, tables: Tables, pool: Pool) -> None:
     plan = ALL[name](pool, tables)
     assert sorted(place for batch in plan for place in batch.tolist()) == list(range(len(pool)))
@@ -198,7 +198,7 @@ def test_every_query_is_in_exactly_one_allowed_batch(name: str, tables: Tables, 
     per_token=st.floats(0.01, 3),
     gain=st.floats(0.3, 1.0),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_sorting_by_length_is_optimal_where_costs_are_monotonic(
     pool: Pool, fixed: float, per_token: float, gain: float
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.pets.fairness import LOADS, MIXTURES, Closed, Open, mixed, simulate, uniform
+from benchmarks.pets.fairness import MIXTURES, Closed, Open, mixed, simulate, uniform
 from tidal.pets.policies import PetsBatch, PetsScheduler
 from tidal.pets.profile import PetsProfile
 
@@ -25,10 +26,12 @@ class CheapestFirst(PetsScheduler):
         return place, plan[place]
 
 
-@pytest.mark.parametrize("load", LOADS, ids=str)
-@pytest.mark.parametrize("mixture", MIXTURES)
+_CASES = [*itertools.product(MIXTURES, [Closed(8), Closed(64)]), ("mostly short", Open(0.95))]
+
+
+@pytest.mark.parametrize(("mixture", "load"), _CASES, ids=str)
 def test_long_queries_wait_at_most_twice_as_long_as_short_ones(mixture: str, load: Closed | Open) -> None:
-    found = simulate(PetsScheduler(TABLES), TABLES, MIXTURES[mixture], load, 1500)
+    found = simulate(PetsScheduler(TABLES), TABLES, MIXTURES[mixture], load, 700)
     assert found.holds, found
     assert found.overtaken == 0
 
@@ -40,23 +43,19 @@ def any_mixture(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int], floa
     return (bounds[0], bounds[1]), (bounds[2], bounds[3]), draw(st.sampled_from((0.02, 0.05, 0.3, 0.7, 0.95)))
 
 
-@given(
-    mixture=any_mixture(), load=st.one_of(st.builds(Closed, st.integers(2, 96)), st.builds(Open, st.floats(0.3, 0.98)))
-)
-@settings(max_examples=8, deadline=None, derandomize=True)
-def test_any_mixture_is_served_fairly(
-    mixture: tuple[tuple[int, int], tuple[int, int], float], load: Closed | Open
-) -> None:
+@given(mixture=any_mixture(), load=st.builds(Closed, st.integers(2, 96)))
+@settings(max_examples=4, deadline=None, derandomize=True)
+def test_any_mixture_is_served_fairly(mixture: tuple[tuple[int, int], tuple[int, int], float], load: Closed) -> None:
     short, long, share = mixture
-    found = simulate(PetsScheduler(TABLES), TABLES, mixed(uniform(*short), uniform(*long), share), load, 2500)
+    found = simulate(PetsScheduler(TABLES), TABLES, mixed(uniform(*short), uniform(*long), share), load, 1200)
     assert found.holds, found
     assert found.overtaken == 0
 
 
 @pytest.mark.parametrize("mixture", MIXTURES)
 def test_fairness_costs_no_throughput(mixture: str) -> None:
-    fair = simulate(PetsScheduler(TABLES), TABLES, MIXTURES[mixture], Closed(32), 1500)
-    cheapest = simulate(CheapestFirst(TABLES), TABLES, MIXTURES[mixture], Closed(32), 1500)
+    fair = simulate(PetsScheduler(TABLES), TABLES, MIXTURES[mixture], Closed(32), 700)
+    cheapest = simulate(CheapestFirst(TABLES), TABLES, MIXTURES[mixture], Closed(32), 700)
     assert not cheapest.holds  # the tests above detect it
     assert cheapest.overtaken > 100
     assert fair.per_second > cheapest.per_second

@@ -280,7 +280,7 @@ _EVENTS = st.lists(
     batching=st.sampled_from((joint, coordinated, alpha_only, beta_only)),
     by_utility=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_query_is_lost_duplicated_late_or_in_a_forbidden_batch(
     events: list[tuple[str, int, float | None]], batching: Batching, by_utility: bool
 ) -> None:

@@ -55,7 +55,7 @@ _QUERIES = st.lists(
 
 class TestBest:
     @given(_QUERIES)
-    @settings(max_examples=200)
+    @settings(max_examples=80)
     def test_it_is_in_time_and_earns_at_least_as_much_as_the_best_single_query(self, drawn: list[tuple]) -> None:
         alone = [TABLES.alone_s(TABLES.kind(task[0]), length) for length, _, _, task in drawn]
         waiting = [

@@ -12,20 +12,18 @@ import pytest
 
 from testing.config import parameter
 from testing.metrics import Publishing
-from testing.models import make_tiny_classifier
-from testing.pets import MAX_BATCH, MAX_LENGTH, Base, build
+from testing.pets import MAX_BATCH, Base, build, tiny_base
 from testing.servers import RunningServer, running_server
 from tidal.tasks.folder import tasks_folder
 from tidal_builders.pets.typical import TYPICAL_KINDS
 
+HUB = Path(__file__).parents[1] / "importing/adapterhub_saved/base"
 EXPENSIVE = ("adapter", "diff_pruning")
 
 
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
-    folder = tmp_path_factory.mktemp("pets")
-    source = make_tiny_classifier(folder / "source", max_position=MAX_LENGTH)
-    return Base(source, folder / "repository", build(source, folder / "repository", "base"))
+    return tiny_base(tmp_path_factory)
 
 
 def _set_expensive_terms(manifest: Path) -> None:
@@ -59,12 +57,12 @@ def _set_proportional_latency(manifest: Path) -> None:
 class Served(Publishing):
     """A running server with the models `base`; `full`, with fixed batches of 16; `small`, with memory for about three
     tasks; `hot`, with merged copies and a profile in which the terms of EXPENSIVE kinds cost far more than a pass;
-    `pairs`, with batches of at most two and a profile in which a pass takes as long as its longest query; and `torch`,
-    the same base with another engine.
+    `pairs`, with batches of at most two and a profile in which a pass takes as long as its longest query; `torch`, the
+    same base with another engine; and `hub`, built from the base of AdapterHub's adapters, without tasks.
 
     Attributes:
         server: The server.
-        tasks: Names of the tasks that every model has.
+        tasks: Names of the tasks that every model except `hub` has.
         budget: Bytes of task memory of the model `small`.
     """
 
@@ -73,11 +71,14 @@ class Served(Publishing):
     tasks: Sequence[str]
     budget: int
 
+    def url(self, protocol: str) -> str:
+        return f"{protocol}://{getattr(self.server, protocol)}"
+
     def folder(self, model: str) -> Path:
         return tasks_folder(self.server.repository / model)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def served(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     repository = tmp_path_factory.mktemp("repository")
     largest = max(base.terms(kind, 0).bytes for kind in TYPICAL_KINDS)
@@ -91,7 +92,8 @@ def served(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         base.copy(repository, "pairs", extra_config=parameter("max_batch", 2)),
         tasks_folder(repository / "torch"),
     ]
-    build(base.source, repository, "torch", engine="torch", threads=1)
+    build(base.source, repository, "torch", engine="torch", threads=1, max_batch=4)
+    build(HUB, repository, "hub", max_batch=2)
     _set_expensive_terms(repository / "hot/1/manifest.json")
     _set_proportional_latency(repository / "pairs/1/manifest.json")
     names = [f"{kind}_{seed}" for seed in range(3) for kind in TYPICAL_KINDS]
@@ -106,4 +108,4 @@ def served(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 @pytest.fixture(params=["grpc", "http"])
 def url(request: pytest.FixtureRequest, served: Served) -> str:
     """URL of the server for each protocol."""
-    return f"{request.param}://{getattr(served.server, request.param)}"
+    return served.url(request.param)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from typer.testing import CliRunner, Result
 
 from testing.models import make_tiny_classifier
-from testing.pets import Base, build
-from testing.servers import RunningServer, running_server
+from testing.pets import Base
+from testing.servers import RunningServer
+from tests.pets.served.conftest import Served
 from tidal.commands import tasks as command
 from tidal.pets.base import load_base_layers
 from tidal.pets.tasks.folder import load_task
@@ -103,6 +104,14 @@ def low_rank(base: Path, folder: Path, **options: Any) -> Source:
     return Source(folder, answers(lora.eval(), AutoTokenizer.from_pretrained(base)))
 
 
+def rename_base(lora: Path, folder: Path, name: str | None) -> Path:
+    """Copy an adapter and change the name of its base."""
+    shutil.copytree(lora, folder)
+    config = folder / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": name}))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def sources(base: Base, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
     folder = tmp_path_factory.mktemp("sources")
@@ -125,14 +134,9 @@ def sources(base: Base, tmp_path_factory: pytest.TempPathFactory) -> dict[str, S
     return found | {"lora": low_rank(base.source, folder / "lora")}
 
 
-@pytest.fixture(scope="module")
-def server(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with the tiny base, and one built from the base of AdapterHub's adapters."""
-    repository = tmp_path_factory.mktemp("repository")
-    base.copy(repository, "base")
-    build(SAVED / "base", repository, "hub")
-    with running_server(repository) as running:
-        yield running
+@pytest.fixture
+def server(served: Served) -> RunningServer:
+    return served.server
 
 
 def add(repository: Path, model: str, source: Path, name: str, *options: str | Path) -> Result:
@@ -140,14 +144,16 @@ def add(repository: Path, model: str, source: Path, name: str, *options: str | P
     return CliRunner().invoke(command.tasks, arguments)
 
 
-def served(server: RunningServer, model: str, task: str, texts: Sequence[str]) -> FloatArray:
+def logits_of(server: RunningServer, model: str, task: str, texts: Sequence[str]) -> FloatArray:
     inputs = {"text_input": np.array([[text.encode()] for text in texts], object)}
     with Client(f"grpc://{server.grpc}") as client:
         return client.infer(model, inputs, task=task)["logits"]
 
 
-@pytest.mark.parametrize("with_data", [False, True])
-@pytest.mark.parametrize("name", list(KINDS))
+@pytest.mark.parametrize(
+    ("name", "with_data"),
+    [("full", False), ("full", True), ("sparse", False), ("bitfit", True), ("masks", False), ("lora", True)],
+)
 def test_answers_equal_those_of_the_unmodified_model(
     server: RunningServer, sources: dict[str, Source], tmp_path: Path, name: str, with_data: bool
 ) -> None:
@@ -163,11 +169,10 @@ def test_answers_equal_those_of_the_unmodified_model(
     assert held["max_error"] < 1e-4
     kept = record["provenance"]["accuracy"]
     assert kept == ({"rows": len(TEXTS), "accuracy": 1, "source_accuracy": 1} if with_data else None)
-    np.testing.assert_allclose(served(server, "base", task, TEXTS), source.logits, atol=1e-4)
+    np.testing.assert_allclose(logits_of(server, "base", task, TEXTS), source.logits, atol=1e-4)
 
 
-@pytest.mark.parametrize("with_data", [False, True])
-@pytest.mark.parametrize("name", ["houlsby", "pooled", "plain"])
+@pytest.mark.parametrize(("name", "with_data"), [("houlsby", False), ("pooled", True), ("plain", False)])
 def test_answers_equal_those_of_adapterhubs_library(
     server: RunningServer, tmp_path: Path, name: str, with_data: bool
 ) -> None:
@@ -183,7 +188,15 @@ def test_answers_equal_those_of_adapterhubs_library(
     texts = len(rows) if with_data else 128
     assert f"compared with the adapter on its base: agreement 100.0%, 100.0% of the labels on {texts}" in added.stdout
     assert ("accuracy on 5 queries: 100.00%; the source's: 100.00%" in added.stdout) == with_data
-    np.testing.assert_allclose(served(server, "hub", task, golden["texts"]), logits, atol=1e-4)
+    np.testing.assert_allclose(logits_of(server, "hub", task, golden["texts"]), logits, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with another base of equal shape and a LoRA adapter for it."""
+    folder = tmp_path_factory.mktemp("foreign")
+    low_rank(make_tiny_classifier(folder / "other", max_position=64, seed=5), folder / "lora")
+    return folder
 
 
 class TestRefusing:
@@ -243,40 +256,38 @@ class TestRefusing:
         assert "not carried, because a task cannot change it: embeddings.word_embeddings.weight" in found.stdout
 
     @pytest.mark.parametrize("named", ["weights", "name", "nothing"])
-    def test_a_lora_of_another_base(self, repository: Path, base: Base, tmp_path: Path, named: str) -> None:
-        """Another base of equal shape, which is named by a folder, by a name, or not at all."""
-        other = make_tiny_classifier(tmp_path / "other", max_position=64, seed=5)
-        low_rank(other, tmp_path / "lora")
-        config = tmp_path / "lora/adapter_config.json"
-        content = json.loads(config.read_text())
-        content["base_model_name_or_path"] = {"weights": str(other), "name": "some/encoder", "nothing": None}[named]
-        config.write_text(json.dumps(content))
-        labels = KINDS["lora"][1]
-        message = self.refused(repository, tmp_path / "lora", *labels)
+    def test_a_lora_of_another_base(self, repository: Path, foreign: Path, tmp_path: Path, named: str) -> None:
+        """The adapter names its base by a folder, by a name, or not at all."""
+        other = foreign / "other"
+        names = {"weights": str(other), "name": "some/encoder", "nothing": None}
+        lora = rename_base(foreign / "lora", tmp_path / "lora", names[named])
+        message = self.refused(repository, lora, *KINDS["lora"][1])
         assert {
             "weights": f"was trained on {other}, whose weights are not those of this model's base",
             "name": "was trained on 'some/encoder', which is not on this machine; this model was built from",
             "nothing": "names no base",
         }[named] in message
         assert "with --base-model FOLDER, or add it without the comparison with --force" in message
-        message = self.refused(repository, tmp_path / "lora", *labels, "--base-model", other)
+
+    def test_a_lora_of_another_base_unless_its_base_is_given(
+        self, repository: Path, foreign: Path, base: Base, tmp_path: Path
+    ) -> None:
+        lora, labels = rename_base(foreign / "lora", tmp_path / "lora", None), KINDS["lora"][1]
+        message = self.refused(repository, lora, *labels, "--base-model", foreign / "other")
         assert "is not the base that the model was built from: its weights differ" in message
-        assert add(repository, "base", tmp_path / "lora", "mood", *labels, "--base-model", base.source).exit_code == 0
-        forced = add(repository, "base", tmp_path / "lora", "forced", *labels, "--force")
+        assert add(repository, "base", lora, "mood", *labels, "--base-model", base.source).exit_code == 0
+        forced = add(repository, "base", lora, "forced", *labels, "--force")
         assert forced.exit_code == 0
         assert "note: added by --force: " in forced.stdout
 
     def test_a_lora_without_the_files_of_its_base(self, base: Base, repository: Path, sources: dict[str, Source],
                                                   tmp_path: Path) -> None:  # fmt: skip
         """Equal names identify the base, but the comparison of answers needs its files."""
-        shutil.copytree(sources["lora"].folder, tmp_path / "lora")
-        for path, field in ((tmp_path / "lora/adapter_config.json", None), (repository / "base/1/manifest.json", "")):
-            content = json.loads(path.read_text())
-            if field is None:
-                content["base_model_name_or_path"] = "some/encoder"
-            else:
-                content["source"]["model"] = "some/encoder"
-            path.write_text(json.dumps(content))
+        rename_base(sources["lora"].folder, tmp_path / "lora", "some/encoder")
+        manifest = repository / "base/1/manifest.json"
+        content = json.loads(manifest.read_text())
+        content["source"]["model"] = "some/encoder"
+        manifest.write_text(json.dumps(content))
         labels = KINDS["lora"][1]
         message = self.refused(repository, tmp_path / "lora", *labels)
         assert "the base's own files are not on this machine; name their folder by --base-model FOLDER" in message

@@ -59,7 +59,8 @@ class TestTasks:
             assert running_.wait()["logits"].shape == queued.wait()["logits"].shape == (1, 3)
             assert until(lambda: [task.removed for task in run.engine.tasks] == [True])
 
-    def test_a_changed_task_is_reloaded(self, tmp_path: Path) -> None:
+    def test_a_changed_task_is_reloaded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tidal.tasks.intake._SCAN_S", 0.05)
         with running(tmp_path) as run:
             run.tasks.add("t", 3)
             before = ask("t", "a")
@@ -118,9 +119,10 @@ class TestTasks:
 
 
 class TestCopies:
-    def test_a_hot_task_gets_a_copy_of_its_current_version(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    def test_a_hot_task_has_a_copy_of_its_current_version_until_it_is_removed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
+        caplog.set_level("INFO")
         monkeypatch.setattr("tidal.pets.copies._CHOOSE_S", 0.05)
         # Every task with arrivals gets a copy.
         monkeypatch.setattr(
@@ -147,6 +149,11 @@ class TestCopies:
                 lambda: classes() == 4 and any(4 in batch for each in run.copies for batch in each.batches), 10
             )
             assert set(chain(*run.copies[0].batches)) == {3}
+            assert "task 't' no longer has a merged copy: the task was changed" in caplog.text
+            assert caplog.text.count("task 't' now runs from a merged copy") == 2
+            remove_task(run.tasks.folder, "t")
+            run.libraries[0].refresh()
+            assert run.counts("merged_copies", 0)
 
     def test_a_failed_copy_is_not_tried_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tidal.pets.copies._CHOOSE_S", 0.02)
@@ -166,7 +173,7 @@ class TestCopies:
                 return int(request.wait()["logits"].shape[1])
 
             assert until(lambda: classes() == 3 and len(attempts) == 1)
-            time.sleep(0.2)  # several periods
+            time.sleep(0.1)  # several periods
             assert classes() == 3
             assert len(attempts) == 1
             assert run.metric("service_restarts_total") == run.metric("merged_copies") == 0

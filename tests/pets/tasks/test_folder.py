@@ -274,7 +274,7 @@ class TestRefusing:
         assert "is not a safetensors file" in self.refused(tmp_path)
         assert not (tmp_path / "ran").exists()
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.data())
     def test_a_damaged_file(self, tmp_path: Path, data: st.DataObject) -> None:
         """The hash detects every flipped bit and every truncation."""
@@ -290,7 +290,7 @@ class TestRefusing:
         path.write_bytes(whole)
         load_task(tmp_path, "mood", BASE)
 
-    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.sampled_from(KINDS), st.data())
     def test_a_hostile_file_with_its_own_hash(self, tmp_path: Path, kind: str, data: st.DataObject) -> None:
         """Flipped bits with a matching hash give either another task or a refusal."""

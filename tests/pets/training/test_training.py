@@ -34,7 +34,7 @@ KEPT = 0.05
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_classifier(tmp_path_factory.mktemp("tiny") / "model")
+    return make_tiny_classifier(tmp_path_factory.mktemp("tiny") / "model", layers=1)
 
 
 def base_of(source: Path) -> BaseLayers:
