@@ -15,7 +15,7 @@ from tidal.repository.entries import ModelEntry
 from tidal_client import AsyncClient, RequestError
 
 # Pause of a client between requests: a load that leaves processor time to what happens under it.
-PAUSE_S = 0.01
+PAUSE_S = 0.04
 WORDS = ("please", "book", "cancel", "change", "flight", "hotel", "weather", "music", "song", "actor", "good", "bad")
 
 
