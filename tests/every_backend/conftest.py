@@ -1,4 +1,4 @@
-"""One real server over a tiny model of every backend, by the names of docs/how-to/measure-with-perf-analyzer.md."""
+"""A real server with a tiny model of every backend, named as in docs/how-to/measure-with-perf-analyzer.md."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = ["cascades"]
 PAGE = Path(__file__).parents[2] / "docs/how-to/measure-with-perf-analyzer.md"
 #: The admin key of the server.
 KEY = "a-key-of-the-tests"
-#: Longer than the 128 random characters that perf_analyzer makes, each of which may be a token.
+#: More than the 128 random characters of perf_analyzer's inputs, each of which may be a token.
 MAX_LENGTH = 256
 
 
 def block(before: str) -> str:
-    """The first code block of the page behind some words."""
+    """The first code block of the page after some words."""
     return PAGE.read_text().partition(before)[2].split("```", 2)[1].partition("\n")[2]
 
 
