@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -119,21 +117,6 @@ class TestRefusedAtLoad:
     def test_config(self, built: Built, server: RunningServer, extra: str, message: str) -> None:
         built.copy(server.repository, "bad", extra_config=extra)
         self.check(server, message)
-
-    def _with_manifest(self, built: Built, repository: Path, change: Callable[[dict[str, Any]], None]) -> None:
-        built.copy(repository, "bad")
-        file = repository / "bad" / "1" / "manifest.json"
-        content = json.loads(file.read_text())
-        change(content)
-        file.write_text(json.dumps(content))
-
-    def test_a_version_built_for_another_device(self, built: Built, server: RunningServer) -> None:
-        self._with_manifest(built, server.repository, lambda m: m["device"].update(name="Another CPU"))
-        self.check(server, "was built for Another CPU")
-
-    def test_a_version_built_with_another_library(self, built: Built, server: RunningServer) -> None:
-        self._with_manifest(built, server.repository, lambda m: m["libraries"].update(openvino="2020.1"))
-        self.check(server, f"rebuild with `tidal build tiny.yaml --repository {server.repository} --force`")
 
     def test_a_damaged_file(self, built: Built, server: RunningServer) -> None:
         built.copy(server.repository, "bad")
