@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+
+from testing.building import short_timing
 
 
 def build_classifier(repository: Path, source: Path, **fields: Any) -> None:
     """Build an `arlo` model into a repository.
 
-    The form and the precision are fixed, so they are not compared, and latencies are measured in two short rounds.
+    The form and the precision are fixed, so they are not compared, and latencies are measured with few calls.
 
     Args:
         repository: Folder of the model repository.
@@ -20,10 +20,9 @@ def build_classifier(repository: Path, source: Path, **fields: Any) -> None:
     """
     from tidal_builders.arlo.build import build_arlo
     from tidal_builders.specs import parse_spec
-    from tidal_builders.timing import measure
 
     spec = {"kind": "arlo", "name": "tiny", "model": str(source), "precision": "fp32", **fields}
     if spec.get("placement") != "partitioned":
         spec.setdefault("form", "dynamic")
-    with patch("tidal_builders.arlo.profiling.measure", partial(measure, rounds=2, pause_s=0.001)):
+    with short_timing():
         build_arlo(parse_spec(spec, "test"), repository, spec_file=Path(f"{spec['name']}.yaml"), force=True)

@@ -33,17 +33,32 @@ class Built:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    folder = tmp_path_factory.mktemp("arlo")
-    source = make_tiny_classifier(folder / "source", max_position=MAX_LENGTH)
-    outputs = ["logits", "attention_received"]
-    build_classifier(folder / "repository", source, lengths=[16, 32, MAX_LENGTH], max_batch=16, outputs=outputs)
-    return Built(source, folder / "repository")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_classifier(tmp_path_factory.mktemp("arlo") / "source", max_position=MAX_LENGTH)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    repository, outputs = tmp_path_factory.mktemp("built"), ["logits", "attention_received"]
+    build_classifier(repository, source, lengths=[16, 32, MAX_LENGTH], max_batch=16, outputs=outputs)
+    return Built(source, repository)
+
+
+@pytest.fixture(scope="session")
+def partitioned(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the partitioned model `tiny`. Not to be changed."""
+    repository, outputs = tmp_path_factory.mktemp("partitioned"), ["logits", "attention_received"]
+    fields = {"placement": "partitioned", "slo_ms": 2000, "max_batch": 1, "outputs": outputs}
+    build_classifier(repository, source, lengths=[16, 32, MAX_LENGTH], **fields)
+    return repository
+
+
+@pytest.fixture(scope="package")
 def server(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Models: `tiny`; `short` with truncation; `narrow` with a queue of 8 queries; `line` with a config of one line."""
+    """Models: `tiny`; `short` with truncation; `narrow` with a queue of 8 queries; `line` with a config of one line.
+
+    Tests may add other models to its repository, and remove them again.
+    """
     repository = tmp_path_factory.mktemp("repository")
     built.copy(repository, "tiny")
     built.copy(repository, "short", extra_config=parameter("truncate", "true"))

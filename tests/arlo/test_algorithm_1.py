@@ -45,6 +45,10 @@ class TestFigure5:
         levels = [make_level(256, 20, [17]), make_level(512, 20, [0])]
         assert 17 / 20 == 0.85
         assert choose_level(levels, 0.85, 0.9) is levels[1]
+        policy = PartitionedPolicy([256, 512], [0.02, 0.02], 0.4, [1, 1])
+        assert policy.capacities == [20, 20]
+        load(policy, ((17,), (0,)))
+        assert take(policy, 200) == 1
 
     def test_the_top_candidate_when_all_are_congested(self) -> None:
         levels = [make_level(256, 20, [40]), make_level(512, 20, [16])]  # 0.8 >= 0.765

@@ -384,6 +384,12 @@ def test_parameters_out_of_range_are_refused(name: str, value: str) -> None:
         parse_parameters({name: {"string_value": value}}, ArloParameters)
 
 
+@pytest.mark.parametrize(("name", "value"), [("service_weight", "soon"), ("max_queue_size", "0")])
+def test_parameters_of_any_placement_out_of_range_are_refused(name: str, value: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"parameter '{name}' in config.pbtxt is '{value}'"):
+        parse_parameters({name: {"string_value": value}}, ArloParameters)
+
+
 def test_the_papers_parameters_are_the_defaults() -> None:
     _, parameters = parse_parameters({"slo_ms": {"string_value": "480"}}, ArloParameters)
     assert (parameters.slo_ms, parameters.congestion_threshold) == (480, 0.85)

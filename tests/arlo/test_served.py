@@ -15,16 +15,10 @@ from testing.metrics import published
 from testing.servers import RunningServer
 from testing.waiting import until
 from tests.arlo.conftest import MAX_LENGTH, Built
+from tests.arlo.support import WORDS, make_texts, text_rows
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
 
 pytestmark = pytest.mark.server
-
-WORDS = ("please", "book", "cancel", "change", "flight", "hotel", "weather", "music", "song", "actor", "good", "bad")
-
-
-def make_texts(count: int, seed: int, longest: int = MAX_LENGTH - 2) -> list[str]:
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(count)]
 
 
 def histogram(server: RunningServer, family: str, model: str) -> tuple[float, float]:
@@ -104,7 +98,7 @@ class TestAnswers:
         np.testing.assert_allclose(by_ids["logits"], [answer.logits for answer in by_text], atol=1e-5)
 
     def test_an_answer_does_not_depend_on_other_queries(self, url: str) -> None:
-        texts = make_texts(300, seed=2)
+        texts = make_texts(120, seed=2)
         with Client(url) as client, ThreadPoolExecutor(32) as pool:
             together = list(pool.map(lambda text: client.classify("tiny", text).logits, texts))
             rows = [answer.logits for answer in client.classify_many("tiny", texts)]
@@ -144,10 +138,6 @@ class TestAnswers:
             answer = client.classify("short", " ".join(words))
         assert answer.max_length == MAX_LENGTH
         np.testing.assert_allclose(answer.logits, reference(" ".join(words[: MAX_LENGTH - 2])), atol=1e-3)  # type: ignore[arg-type]
-
-
-def text_rows(*rows: bytes) -> dict[str, Any]:
-    return {"text_input": np.array(rows, object)[:, None]}
 
 
 def id_rows(*rows: list[int]) -> dict[str, Any]:

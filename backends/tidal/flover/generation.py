@@ -145,8 +145,10 @@ class Generation(Schedulable):
         return copies
 
     def send_part(self) -> None:
-        """Send the tokens and text that were not sent yet."""
+        """Send the tokens and text that were not sent yet; nothing if an earlier part has sent them already."""
         with self._lock:
+            if len(self.tokens) == self._sent_tokens:
+                return
             text, self._unsent_text = self._unsent_text, ""
             tokens, self._sent_tokens = self.tokens[self._sent_tokens :], len(self.tokens)
             finish_reason = self.finish_reason

@@ -72,13 +72,13 @@ def load(*args: str) -> Any:
 
 
 def test_load_of_generations(url: str) -> None:
-    common = ("writer", "--url", url, "--rate", "40", "--requests", "30", "--generate", "--late-ms", "60000")
+    common = ("writer", "--url", url, "--rate", "40", "--requests", "12", "--generate", "--late-ms", "60000")
     mix = ("--mix", "max_tokens=2:0.5,max_tokens=9:0.5", "--lengths", "2-8")
     done = load(*common, *mix, "--json", "--slo-ms", "60000")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     total, variants = found["total"], found["variants"]
-    assert (total["requests"], total["answered"], total["within_slo"], total["resent"]) == (30, 30, 30, 0)
+    assert (total["requests"], total["answered"], total["within_slo"], total["resent"]) == (12, 12, 12, 0)
     # A text may end before its last token.
     for name, limit in (("max_tokens=2", 2), ("max_tokens=9", 9)):
         row = variants[name]
@@ -92,14 +92,15 @@ def test_load_of_generations(url: str) -> None:
     assert table.exit_code == 0, table.output
     (first,) = [line for line in table.stdout.splitlines() if "time to first token" in line]
     cells = [cell.strip() for cell in first.split("│")[1:-1]]
-    assert 30 <= int(cells[1]) <= 90
+    assert 12 <= int(cells[1]) <= 36
     assert all(float(cell) > 0 for cell in cells[2:])
     assert "per further token" in table.stdout
 
 
-def test_load_of_generations_counts_failures(url: str) -> None:
+def test_load_of_generations_counts_failures(served: Served) -> None:
+    url = served.url("grpc")
     mix = ("--mix", "top_p=0.5:0.5,top_p=2:0.5")
-    done = load("writer", "--url", url, "-r", "50", "-n", "20", "-g", *mix, "--json", "--late-ms", "60000")
+    done = load("writer", "--url", url, "-r", "50", "-n", "12", "-g", *mix, "--json", "--late-ms", "60000")
     assert done.exit_code == 1
     found = json.loads(done.stdout)
     assert found["total"]["errors"] == {"INVALID_ARG": found["variants"]["top_p=2"]["requests"]}
@@ -107,7 +108,8 @@ def test_load_of_generations_counts_failures(url: str) -> None:
     assert found["variants"]["top_p=2"]["generation"]["first_token_ms"] is None
 
 
-def test_load_without_generate_is_refused(url: str) -> None:
+def test_load_without_generate_is_refused(served: Served) -> None:
+    url = served.url("grpc")
     done = load("writer", "--url", url, "-r", "5", "-n", "2")
     assert done.exit_code == 2
     assert (

@@ -32,7 +32,7 @@ class TestTokens:
     @pytest.mark.parametrize("model", FAMILIES)
     def test_equal_those_of_transformers_under_concurrent_requests(self, url: str, served: Served, model: str) -> None:
         """Random arrivals and lengths, whole answers and streams; three of ten are cancelled during the stream."""
-        asked = [(prompt, random.Random(number)) for number, prompt in enumerate(prompts(32, 3))]
+        asked = [(prompt, random.Random(number)) for number, prompt in enumerate(prompts(16, 3))]
         limit_in_flight = asyncio.Semaphore(8)
 
         async def one(client: AsyncClient, prompt: list[int], rng: random.Random) -> bool:
@@ -58,7 +58,7 @@ class TestTokens:
                 return await asyncio.gather(*(one(client, *each) for each in asked))
 
         complete = asyncio.run(all_of_them())
-        assert sum(complete) >= 16
+        assert sum(complete) >= 8
         assert until(lambda: served.metric("taken_slots", model) == 0, 20)
 
     def test_text_parts_and_counts(self, url: str, served: Served) -> None:

@@ -133,6 +133,10 @@ class RunningService:
         return until(lambda: self.metric(family, **labels) == value, 5)
 
 
+def make_parser(tokenizer: Path, max_length: int = MAX_LENGTH, slots: int = 4) -> RequestParser:
+    return RequestParser(TextTokenizer(tokenizer, max_length - 1), VOCABULARY, max_length, 8, slots, frozenset({EOS}))
+
+
 _models = itertools.count()
 
 
@@ -152,9 +156,7 @@ def running(
     """Run a service over a runner; at the end, check that each request was answered once and all slots are free."""
     decoder = ScriptedRunner() if decoder is None else decoder
     file = write_tokenizer(folder) if tokenizer is None else tokenizer
-    parser = RequestParser(
-        TextTokenizer(file, max_length - 1), VOCABULARY, max_length, 8, decoder.slots, frozenset({EOS})
-    )
+    parser = make_parser(file, max_length, decoder.slots)
     metrics, opened, shared = Metrics("flover"), list[FakePrompt](), SharedRunner(decoder)
     name = f"flover{next(_models)}"
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testing.waiting import until
+from tests.flover.service.running import FakePrompt, make_parser, write_tokenizer
 from tidal.flover.generation import Generation
 from tidal.flover.responder import Responder, SendPacer
 
@@ -97,3 +99,18 @@ def test_tokens_go_together_where_sending_takes_long() -> None:
             push(responder, text, finish="length")
         assert until(lambda: all(sum(text.parts) == 61 for text in texts), 10)
     assert all(len(text.parts) < 30 for text in texts)
+
+
+def test_tokens_and_the_end_are_sent_once_if_they_were_queued_twice(tmp_path: Path) -> None:
+    """A token is queued, and the end follows before the responder has sent it."""
+    request = FakePrompt(["ab", "cd"], stream=True, max_tokens=2)
+    first, last = make_parser(write_tokenizer(tmp_path)).parse(request)
+    for generation in (first, last):
+        generation.append(1, 0.0)
+        generation.append(2, 0.0)
+        assert generation.finish_reason == "length"
+        generation.send_part()
+        generation.send_part()
+    assert request.answers == 1
+    assert [part["token_ids"].tolist() for part in request.parts] == [[1, 2]]
+    assert request.wait()["token_ids"].tolist() == [1, 2]
