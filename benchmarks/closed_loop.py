@@ -1,4 +1,4 @@
-"""A closed loop of clients over gRPC, and what the server did meanwhile."""
+"""A closed loop of gRPC clients, with the server's metrics over the same time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,14 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 @dataclass(frozen=True, slots=True)
 class LoopResult:
-    """One closed loop: answers a second, failures, mean batch that the engine saw, share of the cores in use."""
+    """Result of a closed loop.
+
+    Attributes:
+        per_second: Answers per second.
+        failed: Number of failed queries.
+        mean_batch: Mean number of queries per engine execution.
+        utilisation: Share of the cores that the server used, from 0 to 1.
+    """
 
     per_second: float
     failed: int
@@ -32,7 +39,7 @@ class LoopResult:
 def closed_loop(
     server: RunningServer, model: str, texts: Sequence[str], *, concurrency: int, seconds: float
 ) -> LoopResult:
-    """Keep `concurrency` queries in flight for `seconds`; every text is sent once at most."""
+    """Keep `concurrency` queries in flight for `seconds`; each text is sent at most once."""
     before = batches(server, model)
     cpu = cpu_seconds(server)
     start = time.monotonic()
@@ -67,7 +74,7 @@ async def _run(url: str, model: str, texts: Sequence[str], concurrency: int, sec
 
 
 def batches(server: RunningServer, model: str) -> tuple[float, float]:
-    """Queries and engine executions of a model so far, from its own metrics or from Triton's."""
+    """Return the numbers of queries and engine executions of a model so far, from its own metrics or Triton's."""
     own = metric(server, "tidal_arlo_batch_size_queries", model)
     if own is not None:
         return own
@@ -77,7 +84,7 @@ def batches(server: RunningServer, model: str) -> tuple[float, float]:
 
 
 def metric(server: RunningServer, family: str, model: str) -> tuple[float, float] | None:
-    """Sum and count of one of a model's histograms, all versions together; None when the model has none."""
+    """Return the sum and count of a histogram over all versions of a model; None if it has no such metric."""
     found = {name: series(server, f"{family}_{name}", model) for name in ("sum", "count")}
     if found["count"] is None:
         return None
@@ -85,13 +92,13 @@ def metric(server: RunningServer, family: str, model: str) -> tuple[float, float
 
 
 def series(server: RunningServer, name: str, model: str, **labels: str) -> float | None:
-    """Value of one of a model's counters, all versions together; None when the model has none."""
+    """Return the value of a counter over all versions of a model; None if it has no such metric."""
     with urllib.request.urlopen(f"http://{server.state.metrics}/metrics", timeout=10) as response:
         return series_on(response.read().decode(), name, model, **labels)
 
 
 def series_on(page: str, name: str, model: str, **labels: str) -> float | None:
-    """As `series`, of the text of a /metrics page."""
+    """Return the value that `series` returns, from the text of a /metrics page."""
     wanted = {"model": model, **labels}
     samples = ((family, dict(_LABEL.findall(found)), value) for family, found, value in _SAMPLE.findall(page))
     values = [float(value) for family, found, value in samples if family == name and wanted.items() <= found.items()]
@@ -99,7 +106,7 @@ def series_on(page: str, name: str, model: str, **labels: str) -> float | None:
 
 
 def cpu_seconds(server: RunningServer) -> float:
-    """Processor time that the server's processes have used so far."""
+    """Return the CPU seconds that the server's processes have used so far."""
     total = 0.0
     process = psutil.Process(server.state.server_pid)
     for each in (process, *process.children(recursive=True)):

@@ -11,7 +11,7 @@ _SOURCES = ("backends", "benchmarks", "client")
 
 
 def cache_folder() -> Path:
-    """Where trained artefacts stay between runs: `$TIDAL_CACHE`, else `~/.cache/tidal`."""
+    """Return the folder of trained artefacts: `$TIDAL_CACHE`, else `~/.cache/tidal`."""
     return Path(os.environ.get("TIDAL_CACHE", Path.home() / ".cache" / "tidal"))
 
 

@@ -1,6 +1,6 @@
 """`python -m benchmarks.redraw`: draw the figures of the committed results again, from their JSON.
 
-Left out are those whose JSON does not hold what they show: OTAS's, and those of Arlo's simulated cluster.
+The figures of OTAS and of Arlo's simulated cluster are left out: their JSON does not contain all the plotted data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIGURES: dict[str, Draw] = {
 
 
 def main() -> int:
-    """Draw every figure and headline; the exit code is 0."""
+    """Draw every figure and headline; return exit code 0."""
     for name, draw in FIGURES.items():
         draw(document(name), RESULTS / f"{name}.png")
         print(RESULTS / f"{name}.png")
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def document(name: str) -> dict[str, Any]:
-    """Committed results of a benchmark."""
+    """Return the committed results of a benchmark."""
     found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return found
 

@@ -55,12 +55,13 @@ def write_image_folder(folder: Path, per_label: int = 60) -> None:
             (folder / label / f"{number}.png").write_bytes(_png(shades[row]))
 
 
-def train_transformer(data: Path, target: Path) -> None:
+def train_transformer(data: Path, target: Path, epochs: int = 12) -> None:
     """Train a transformer of 3 layers and 16 patches on digits and write it, unless it exists.
 
     Args:
         data: Folder written by `write_digits`.
         target: Folder to write.
+        epochs: Number of passes over the images.
     """
     from tidal.otas.manifest import ImageConfig
     from tidal_builders.otas.training.images import read_images
@@ -83,7 +84,7 @@ def train_transformer(data: Path, target: Path) -> None:
     config = VitConfig(
         architecture="digits", image=image, patch=(2, 2), width=48, layers=3, heads=3, inner=96, pool="token"
     )
-    settings = Settings(epochs=12, batch=16, rate=0.002)
+    settings = Settings(epochs=epochs, batch=16, rate=0.002)
     # The same split as of the tasks: their accuracies are of images that this training does not use either.
     seen, _ = read_images(data / "digit.npz").split(settings.profiled, settings.seed)
     with _one_thread():

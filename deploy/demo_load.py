@@ -61,7 +61,7 @@ async def send(client: AsyncClient, target: Target, draw: random.Random) -> None
 
 
 async def keep_asking(client: AsyncClient, target: Target, rate: float, until: float, failed: Counter[str]) -> None:
-    """Poisson arrivals, sent at their times whatever became of those before."""
+    """Send requests with Poisson arrivals, regardless of whether earlier ones are answered."""
     draw, running = random.Random(target.model), set[asyncio.Task[None]]()
 
     async def one() -> None:
@@ -79,13 +79,13 @@ async def keep_asking(client: AsyncClient, target: Target, rate: float, until: f
 
 
 async def main() -> None:
-    """Send until the time is over, or a signal comes."""
+    """Send requests until the time is over, or a signal arrives."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="+", metavar="KIND:MODEL[:TASKS[:FOLDER]]")
     parser.add_argument("--url", default="grpc://127.0.0.1:8001", help="grpc://HOST:PORT or http://HOST:PORT")
     parser.add_argument("--rate", type=float, default=4.0, help="requests per second to each model")
     parser.add_argument(
-        "--seconds", type=float, default=float("inf"), help="how long; until a signal comes if left out"
+        "--seconds", type=float, default=float("inf"), help="duration; without it, until a signal arrives"
     )
     arguments = parser.parse_args()
     try:

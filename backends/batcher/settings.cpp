@@ -26,7 +26,7 @@ std::string printable(std::string_view text) {
 }
 
 [[noreturn]] void refuse(std::string_view name, std::string_view value, const std::string& accepted) {
-    throw BadConfig("parameter '" + std::string(name) + "' in config.pbtxt is '" + printable(value) + "': accepted is " +
+    throw BadConfig("parameter '" + std::string(name) + "' in config.pbtxt is '" + printable(value) + "'; expected " +
                     accepted);
 }
 

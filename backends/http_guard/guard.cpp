@@ -50,13 +50,13 @@ struct Connection {
   bool refused = false;
   uint64_t dropped = 0;
 
-  // The bytes that libevent may have of those that were read; 0: the connection is over; -1 with errno: none now.
+  // Number of the read bytes that libevent may see; 0: the connection has ended; -1 with errno: none at present.
   ssize_t receive(int fd, const iovec* parts, ssize_t size) {
     for (ssize_t left = size; !refused && left > 0; ++parts) {
       size_t part = std::min<size_t>(left, parts->iov_len);
       if (auto refusal = requests.take(static_cast<const char*>(parts->iov_base), part)) {
         refused = true;
-        // Answers must keep the order of the requests: an earlier one is still being worked on.
+        // Responses keep the order of the requests, and an earlier request is still being processed.
         if (requests.completed() > answered) return 0;
         answer(fd, *refusal);
       }
@@ -69,8 +69,8 @@ struct Connection {
     return -1;
   }
 
-  // Of a gRPC connection: the same. What follows a refused message is dropped until the client has closed the connection,
-  // or uses it for another call: closed at once, it would be reset before the client has read why.
+  // The same for a gRPC connection. Bytes after a refused message are dropped until the client has closed the connection
+  // or uses it for another call: if it were closed at once, it would be reset before the client has read the reason.
   ssize_t receive_messages(int fd, const iovec* parts, ssize_t size) {
     for (ssize_t left = size; left > 0; ++parts) {
       size_t part = std::min<size_t>(left, parts->iov_len);
@@ -86,7 +86,7 @@ struct Connection {
     return -1;
   }
 
-  // End a stream, and ask for no more on its connection: the client reports RESOURCE_EXHAUSTED for the stream.
+  // Reset a stream, and allow no new ones on its connection: the client reports RESOURCE_EXHAUSTED for the stream.
   static void reset(int fd, uint32_t stream) {
     constexpr unsigned char kCalm = 11;
     auto byte = [stream](int n) { return static_cast<unsigned char>(stream >> 8 * n); };
@@ -144,7 +144,7 @@ ssize_t received(int fd, const iovec* parts, ssize_t size) {
   return connection ? connection->receive(fd, parts, size) : size;
 }
 
-// The server's threads get stacks of the wanted size; no more of them is resident than is used. Its children, the
+// Threads of the server get stacks of the requested size, of which only the used part is resident. Its children, the
 // processes of Python models, get neither the guard nor such stacks.
 __attribute__((constructor)) void begin() {
   const char* body = std::getenv("TIDAL_HTTP_MAX_BODY");

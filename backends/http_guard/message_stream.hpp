@@ -1,4 +1,4 @@
-// Follows the gRPC messages of one HTTP/2 connection as they arrive, and says when one is too large to be taken in.
+// Parses the gRPC messages of one HTTP/2 connection as their bytes arrive, and reports messages that are too large.
 #pragma once
 
 #include <cstddef>
@@ -9,45 +9,45 @@
 
 namespace guard {
 
-// What a message may have, in bytes.
+// Limits of a message in bytes.
 struct MessageLimits {
   uint64_t message;
-  uint64_t compressed;  // on the wire, of one that is decompressed
+  uint64_t compressed;  // of a compressed message, before it is decompressed
 };
 
-// It reads the headers of frames, and in frames of data the five bytes before each message. What it does not understand
-// it lets pass: the server refuses that itself.
+// Reads the headers of frames and, in DATA frames, the five-byte prefix of each message. Bytes that it cannot parse
+// pass: the server refuses them.
 class MessageStream {
  public:
   explicit MessageStream(const MessageLimits& limits) : limits_(limits) {}
 
-  // Take in what arrived next.
+  // Process the next bytes.
   void take(const char* data, size_t size);
 
-  // The stream whose message is too large, where there is one.
+  // The stream with a message that is too large, if any.
   std::optional<uint32_t> refused() const { return refused_; }
-  // Whether another stream has sent something since.
+  // Whether another stream has sent a frame after that message.
   bool others() const { return others_; }
 
  private:
   struct Message {
-    uint64_t left = 0;         // bytes of the message that are still to come
-    unsigned char head[5] = {};  // whether it is compressed, and its length
-    unsigned have = 0;         // bytes of those
+    uint64_t left = 0;         // remaining bytes of the message
+    unsigned char head[5] = {};  // its prefix: compression flag and length
+    unsigned have = 0;         // received bytes of the prefix
   };
 
   void take_data(const unsigned char* data, size_t size);
 
   const MessageLimits& limits_;
   enum class State { preface, head, padding, payload, other } state_ = State::preface;
-  size_t have_ = 0;              // bytes of the preface, or of a frame's head
+  size_t have_ = 0;              // received bytes of the preface, or of the header of a frame
   unsigned char head_[9] = {};
-  uint32_t left_ = 0;            // bytes of the frame's payload
-  uint32_t padding_ = 0;         // of which these are padding
+  uint32_t left_ = 0;            // remaining bytes of the payload of the frame
+  uint32_t padding_ = 0;         // padding bytes within the payload
   uint32_t stream_ = 0;
   std::optional<uint32_t> refused_;
   bool others_ = false;
-  std::unordered_map<uint32_t, Message> messages_;  // of streams that have sent a part of one
+  std::unordered_map<uint32_t, Message> messages_;  // incomplete messages by stream
 };
 
 }  // namespace guard

@@ -27,7 +27,7 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-// A number of up to 15 digits and nothing else.
+// Parse a number of 1 to 15 digits.
 std::optional<uint64_t> number(std::string_view text) {
   if (text.empty() || text.size() > 15) return std::nullopt;
   uint64_t value = 0;
@@ -38,7 +38,7 @@ std::optional<uint64_t> number(std::string_view text) {
   return value;
 }
 
-// Whether each CR is followed by LF, and each LF follows a CR, from some position on; the last may still be to come.
+// Whether CR and LF occur only as CR LF from a position on; the LF of a final CR may not have arrived yet.
 bool has_whole_lines(std::string_view text, size_t from) {
   for (size_t n = from; n < text.size(); ++n)
     if ((text[n] == '\n') != (n > 0 && text[n - 1] == '\r')) return false;
@@ -60,7 +60,7 @@ bool JsonScan::take_shape(char c) {
     if (in_number_ && __builtin_mul_overflow(product_, number_, &product_)) product_ = UINT64_MAX;
     number_ = 0, in_number_ = false;
     if (c == ',') return true;
-    // Its end, or no array of numbers, which the server refuses.
+    // The end of the shape, or something else than an array of numbers, which the server refuses.
     if (__builtin_add_overflow(elements_, product_, &elements_)) elements_ = UINT64_MAX;
     in_shape_ = false;
     return false;
@@ -83,7 +83,7 @@ void JsonScan::take(const char* data, size_t size) {
   const char* end = data + std::min<uint64_t>(size, left_);
   left_ -= end - data;
   for (; data != end; ++data) {
-    // Most characters change nothing.
+    // Skip characters that do not change the state, which are most.
     if (in_string_ && !escaped_ && matched_ == kNoKey)
       data = std::find_if(data, end, [](char each) { return each == '"' || each == '\\'; });
     else if (begun_ && !in_string_ && !in_shape_ && !after_key_)
@@ -113,7 +113,7 @@ void JsonScan::take(const char* data, size_t size) {
     }
     if (c == '"') in_string_ = true, has_escape_ = false, matched_ = 0;
     else if ((c == ']' || c == '}') && depth_ > 0) --depth_;
-    // A text that begins otherwise is no array or object, and one that has ended has no more of them.
+    // Stop at a text that is not an array or object, and at the end of one.
     bool blank = c == ' ' || c == '\t' || c == '\r' || c == '\n';
     if (depth_ == 0 && (begun_ || !blank)) {
       left_ = 0;
@@ -142,7 +142,7 @@ std::optional<Refusal> RequestStream::take(const char* data, size_t size) {
         size_t before = text_.size();
         text_.append(data, std::min<size_t>(end - data, limits_.header + 1 - before));
         size_t found = text_.find("\r\n\r\n", before < 3 ? 0 : before - 3);
-        // At once, not when the header has ended: libevent also takes lines that end otherwise, and would see the end.
+        // Check before the header is complete: libevent also accepts other line ends, and could see an earlier end.
         if (!has_whole_lines(std::string_view(text_).substr(0, found), before)) return malformed("a line does not end in CR LF");
         if (found == std::string::npos) {
           if (text_.size() > limits_.header)
@@ -209,7 +209,7 @@ std::optional<Refusal> RequestStream::take_header() {
   if (chunked_ && content_length_) return malformed("both Content-Length and Transfer-Encoding");
   if (content_length_)
     if (auto refusal = too_large(*content_length_)) return refusal;
-  // Of an inference request with binary tensors only the first part is JSON; of others everything may be.
+  // In an inference request with binary tensors only the first part is JSON; other bodies may be JSON entirely.
   bool infer = target.size() >= 6 && target.substr(target.size() - 6) == "/infer";
   json_.start(infer && json_length_ ? *json_length_ : UINT64_MAX);
   text_.clear();
@@ -252,7 +252,7 @@ std::optional<Refusal> RequestStream::take_body(const char* data, size_t size) {
   json_.take(data, size);
   if (json_.deepest() > limits_.depth)
     return Refusal{400, "the JSON is nested deeper than " + std::to_string(limits_.depth) + " levels"};
-  // Each element of a tensor takes a byte of the body at least, except in shared memory.
+  // Each element of a tensor has at least one byte in the body, except in shared memory.
   uint64_t most = std::max(limits_.elements, content_length_.value_or(0));
   if (json_.elements() > most)
     return Refusal{400, "the shapes of the tensors have more than " + std::to_string(most) +

@@ -1,1 +1,1 @@
-"""Arlo's comparison: padding, dynamic shapes, bin packing, partitioned and polymorphic placement, one arrival trace."""
+"""Arlo's comparison: padding, dynamic shapes, bin packing, partitioned and polymorphic placement on equal arrivals."""

@@ -1,4 +1,4 @@
-"""Which instances the partitioned systems get, and how full the INFaaS-like front's bins: searched by simulation."""
+"""Chooses by simulation the instances of the partitioned systems, and the bin size of the INFaaS-like front."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.arlo.simulate import simulate
-from benchmarks.arlo.workload import Workload, arrivals
+from benchmarks.arlo.workload import ArloWorkload, arrivals
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.parameters import SLO_LATENCIES
 from tidal.arlo.policies import ArloBatch, PartitionedPolicy
 from tidal.simulator.arlo.dispatch import BinPacking
 
 _FILLS = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
-# Rates to choose for, as shares of what a runtime padded to the longest input could answer on as many instances:
-# from ST's loads up to where two instances begin to be too few.
+# Rates to choose for, as shares of the capacity of as many instances that pad to the longest input: from ST's loads up
+# to the saturation of two instances.
 _RATES = (0.4, 0.7, 1.5)
 _SEED = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The choice, and the mean latency in ms that the simulation gave for it, over the rates."""
+    """Chosen allocation.
+
+    Attributes:
+        instances: Number of instances by `max_length`.
+        slo_ms: Latency objective in ms.
+        fill: Bin size of the INFaaS-like front, as a share of the capacity within the SLO.
+        partitioned_ms: Simulated mean latency of the partitioned system over the rates, in ms.
+        bin_packing_ms: Simulated mean latency of the INFaaS-like front over the rates, in ms.
+    """
 
     instances: dict[int, int]
     slo_ms: float
@@ -32,11 +40,17 @@ class Allocation:
     bin_packing_ms: float
 
 
-def choose(manifest: ArloManifest, workload: Workload, *, instances: int, requests: int = 1500) -> Allocation:
-    """One instance of the longest runtime, the others of that one which gives the least mean latency.
+def choose(manifest: ArloManifest, workload: ArloWorkload, *, instances: int, requests: int = 1500) -> Allocation:
+    """Choose one instance of the longest runtime, and the others of the runtime with the lowest mean latency.
 
-    The same choice for both systems, made for Arlo's dispatching: then dispatching alone tells them apart. The fill
-    is the INFaaS-like front's own best.
+    Both systems get the allocation that is best with Arlo's dispatching, so that they differ in dispatching only. The
+    bin size is the best of the INFaaS-like front.
+
+    Args:
+        manifest: Manifest of the partitioned model.
+        workload: Generator of lengths.
+        instances: Number of instances.
+        requests: Number of simulated requests per rate.
     """
     lengths = [runtime.max_length for runtime in manifest.runtimes]
     latencies = [manifest.profile.latency_ms(length) / 1e3 for length in lengths]

@@ -1,6 +1,6 @@
-"""INFaaS-like dispatching: bin packing among the instances whose length suffices (Arlo §5, "Compared schemes").
+"""INFaaS-like dispatching: bin packing among the instances that are long enough (Arlo §5, "Compared schemes").
 
-Copied beside `bin_packing_model.py` into the model repository; imports nothing of the benchmarks.
+This file is copied next to `bin_packing_model.py` in the model repository, so it cannot import the benchmarks.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class BinPackingParameters(ArloParameters):
     """Parameters of the front in its config.pbtxt."""
 
     fill: float = Field(gt=0, le=1)
-    front: str = Field(description="the partitioned model whose runtimes this one uses, under its allocation")
+    front: str = Field(description="partitioned model whose runtimes and allocation this model uses")
 
 
 def load(context: ServiceContext, parameters: BinPackingParameters) -> Callable[[ServiceContext], Service]:
-    """As `tidal.arlo.loading.load`, over another front's runtimes."""
+    """Load the model, as `tidal.arlo.loading.load` does, over the runtimes of another front."""
     front = ModelEntry(context.model_dir.parent / parameters.front)
     version_dir = front.latest()
     assert version_dir is not None

@@ -1,8 +1,8 @@
-"""The INFaaS-like front as a model of Triton's Python backend; `bin_packing.py` lies beside it."""
+"""The INFaaS-like front as a model of Triton's Python backend; it imports the `bin_packing.py` next to it."""
 
 
 class TritonPythonModel:
-    """What Triton calls."""
+    """The interface that Triton calls."""
 
     def initialize(self, args):
         """Start the front."""
@@ -13,9 +13,9 @@ class TritonPythonModel:
         self._host = BackendHost(args, system="arlo", parameters=BinPackingParameters, load=load)
 
     def execute(self, requests):
-        """Take requests over; they are answered later."""
+        """Accept requests; responses are sent later."""
         return self._host.execute(requests)
 
     def finalize(self):
-        """Drain and end."""
+        """Drain and stop."""
         self._host.finalize()

@@ -1,4 +1,4 @@
-"""What the policies alone would give, by the measured profile; what the measurement lacks of it is overhead."""
+"""Expected gain of the policies alone, by the measured profile; the difference to the measurement is overhead."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 import numpy as np
 
 from benchmarks.arlo.simulate import FirstComeFirstServed, simulate
-from benchmarks.arlo.workload import Workload, arrivals
+from benchmarks.arlo.workload import ArloWorkload, arrivals
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.policies import ArloBatch, PolymorphicPolicy
 from tidal.profiles import LatencyProfile
@@ -16,10 +16,14 @@ _SEEDS = range(60, 65)
 _REQUESTS = 1500
 
 
-def expected_ratios(manifest: ArloManifest, workload: Workload) -> list[list[str]]:
-    """Rows of load, mean and p98 of the polymorphic placement over DT's, under Poisson arrivals.
+def expected_ratios(manifest: ArloManifest, workload: ArloWorkload) -> list[list[str]]:
+    """Return rows of load, and ratio of mean and p98 latency of the polymorphic placement to DT, for Poisson arrivals.
 
-    DT is the better of one engine with all threads and one engine a thread, first come first served.
+    DT is the better of one engine with all threads and one engine per thread, first come first served.
+
+    Args:
+        manifest: Manifest of the polymorphic model.
+        workload: Generator of lengths.
     """
     ways = [profile for profile in (manifest.profile, manifest.parallel) if profile is not None]
     lengths = np.array(workload.lengths(10_000, _SEEDS[0]))

@@ -1,7 +1,7 @@
-"""Static against dynamic shapes on a GPU, as engines: what stands in for the paper's Figure 2 without TensorRT.
+"""Static compared with dynamic shapes on a GPU: the paper's Figure 2 with torch instead of TensorRT.
 
-Static: an exported program per length as a CUDA graph. Dynamic: one compilation for all lengths. Both by `tidal build`,
-whose profiles are compared.
+Static: one exported program per length, as a CUDA graph. Dynamic: one compilation for all lengths. The compared
+latencies are those of the profiles of `tidal build`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,19 @@ from __future__ import annotations
 import statistics
 from typing import Literal
 
-from benchmarks.arlo.prepare import Artefacts, build
+from benchmarks.arlo.prepare import ArloArtefacts, build
 from benchmarks.report import Claim, Report
 
 
-def measure(report: Report, artefacts: Artefacts, *, precision: str, device: Literal["gpu", "cpu"] = "gpu") -> None:
-    """Build both forms with engine torch, and add the table and the claim."""
+def measure(report: Report, artefacts: ArloArtefacts, *, precision: str, device: Literal["gpu", "cpu"] = "gpu") -> None:
+    """Build both forms with engine torch, and add the table and the claim.
+
+    Args:
+        report: Report to add to.
+        artefacts: Artefacts of the benchmark.
+        precision: Precision of both forms.
+        device: Device to build for.
+    """
     profiles = []
     for form in ("static", "dynamic"):
         settings = f"engine: torch\ndevice: {device}\nplacement: polymorphic\nform: {form}\nmax_batch: 1\n"
@@ -27,7 +34,7 @@ def measure(report: Report, artefacts: Artefacts, *, precision: str, device: Lit
         [str(length), f"{static.latency_ms(length):.3f}", f"{dynamic.latency_ms(length):.3f}", f"{ratio:.3f}"]
         for length, ratio in zip(lengths, ratios, strict=True)
     ]
-    title = f"torch on the {device}, one query, ms: a CUDA graph a length against one compilation for all lengths"
+    title = f"torch on the {device}, one query, ms: one CUDA graph per length against one compilation for all lengths"
     report.add_table(title, ["tokens", "static", "dynamic", "ratio"], rows)
     report.measured["gpu"] = dict(zip(map(str, lengths), ratios, strict=True))
     note = f"median over {len(lengths)} lengths; {min(ratios):.2f}-{max(ratios):.2f}"

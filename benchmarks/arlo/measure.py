@@ -1,4 +1,4 @@
-"""One cell: an open loop of requests against one model, and what the server did meanwhile."""
+"""Measures one cell: an open loop of requests to one model, with the server's metrics over the same time."""
 
 from __future__ import annotations
 
@@ -8,43 +8,54 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from benchmarks.arlo.workload import Workload
+from benchmarks.arlo.workload import ArloWorkload
 from benchmarks.closed_loop import batches, closed_loop, cpu_seconds
 from tidal.server.child import RunningServer
 from tidal_client.load import Schedule, run_load, summarise, text_inputs
 
 _METRICS_DELAY_S = 0.4
 _TIMEOUT_S = 120.0
-# A model that answers a larger share of what is offered is not at its limit.
+# A model that answers a larger share of the offered requests is not saturated.
 _SATURATED = 0.75
 _WARM_SEED = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One system at one load in one round."""
+class ArloCell:
+    """Measurements of one system at one load in one round.
+
+    Attributes:
+        model: Name of the model.
+        offered: Offered requests per second.
+        latencies_ms: Latencies of answered requests, from the scheduled time of sending.
+        errors: Number of failed requests by error.
+        mean_batch: Mean number of queries per engine execution.
+        utilisation: Share of the cores that the server's processes used.
+        others: Share of the cores that processes other than server and load generator used: near 0 on an idle machine.
+        warning: Warning that the load generator was the bottleneck; "" if it was not.
+    """
 
     model: str
-    offered: float  # requests a second
-    latencies_ms: list[float]  # of answered requests, from the scheduled time of sending
+    offered: float
+    latencies_ms: list[float]
     errors: dict[str, int]
     mean_batch: float
-    utilisation: float  # share of the cores that the server's processes used
-    others: float  # share that anything but server and load generator used: near 0 on a quiet machine
-    warning: str  # that the load generator was the bottleneck
+    utilisation: float
+    others: float
+    warning: str
 
     @property
     def mean_ms(self) -> float:
-        """Mean latency."""
+        """Mean latency in ms; infinite if no request was answered."""
         return float(np.mean(self.latencies_ms)) if self.latencies_ms else float("inf")
 
     def percentile_ms(self, percent: float) -> float:
-        """Latency that so many percent of the answered requests do not exceed."""
+        """Percentile of the latency in ms; infinite if no request was answered."""
         return float(np.percentile(self.latencies_ms, percent)) if self.latencies_ms else float("inf")
 
 
-def measure(server: RunningServer, model: str, schedule: Schedule, workload: Workload) -> Cell:
-    """Send a schedule to a model that is loaded."""
+def measure(server: RunningServer, model: str, schedule: Schedule, workload: ArloWorkload) -> ArloCell:
+    """Send a schedule to a loaded model."""
     warm_up(server, model, workload, seconds=0.5)
     time.sleep(_METRICS_DELAY_S)  # metrics are published every 200 ms
     before, own, busy, start = batches(server, model), cpu_seconds(server), _busy_seconds(), time.monotonic()
@@ -54,7 +65,7 @@ def measure(server: RunningServer, model: str, schedule: Schedule, workload: Wor
     time.sleep(_METRICS_DELAY_S)
     queries, executions = (b - a for a, b in zip(before, batches(server, model), strict=True))
     summary = summarise(result)
-    return Cell(
+    return ArloCell(
         model,
         summary.offered_rate,
         (result.latency[result.answered] * 1e3).round(2).tolist(),
@@ -66,11 +77,18 @@ def measure(server: RunningServer, model: str, schedule: Schedule, workload: Wor
     )
 
 
-def capacity(server: RunningServer, model: str, workload: Workload, *, seconds: float, seed: int) -> float:
-    """Answers a second when there is always something to do: requests come twice as fast as they can be answered.
+def capacity(server: RunningServer, model: str, workload: ArloWorkload, *, seconds: float, seed: int) -> float:
+    """Measure the answers per second of a saturated model: requests arrive at twice the rate of the answers.
 
-    Not by a closed loop, whose clients need a part of the same cores for every answer, which the open loops that the
-    result is used for do not. Where almost all requests are answered as they come, the model can do more.
+    The rate is doubled until the model is saturated. A closed loop would measure less: its clients use a part of the
+    same cores for every answer, and the open loops that the result is used for do not.
+
+    Args:
+        server: Running server.
+        model: Name of the model.
+        workload: Generator of texts.
+        seconds: Approximate duration.
+        seed: Seed of the texts.
     """
     found = warm_up(server, model, workload, seconds=max(0.5, seconds / 5))
     while True:
@@ -83,13 +101,13 @@ def capacity(server: RunningServer, model: str, workload: Workload, *, seconds: 
             return found
 
 
-def warm_up(server: RunningServer, model: str, workload: Workload, *, seconds: float) -> float:
-    """Let every instance and many lengths run once, by a closed loop; its answers a second."""
+def warm_up(server: RunningServer, model: str, workload: ArloWorkload, *, seconds: float) -> float:
+    """Run all instances and many lengths by a closed loop; return its answers per second."""
     texts = workload.texts(round(400 * seconds), _WARM_SEED)
     return closed_loop(server, model, texts, concurrency=8, seconds=seconds).per_second
 
 
 def _busy_seconds() -> float:
-    """Processor time that all processes of the machine have used so far."""
+    """Return the CPU seconds that all processes of the machine have used so far."""
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system)

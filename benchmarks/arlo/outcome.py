@@ -1,4 +1,4 @@
-"""What the rounds say: a table for each load, ratios, claims."""
+"""Adds the results of the rounds to the report: latencies by load, ratios, claims."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from benchmarks.arlo.measure import Cell
-from benchmarks.arlo.rounds import Run
-from benchmarks.arlo.systems import BIN_PACKING, DT, DT_BATCHED, PARTITIONED, POLYMORPHIC, ST, Case, Planned
+from benchmarks.arlo.measure import ArloCell
+from benchmarks.arlo.rounds import ArloRun
+from benchmarks.arlo.systems import BIN_PACKING, DT, DT_BATCHED, PARTITIONED, POLYMORPHIC, ST, ArloCase, PlannedCase
 from benchmarks.report import Claim, Report
 
-Statistic = Callable[[Cell], float]
+Statistic = Callable[[ArloCell], float]
 
 
-def mean_ms(cell: Cell) -> float:
-    """Mean latency."""
+def mean_ms(cell: ArloCell) -> float:
+    """Mean latency in ms."""
     return cell.mean_ms
 
 
-def p98_ms(cell: Cell) -> float:
-    """The paper's tail."""
+def p98_ms(cell: ArloCell) -> float:
+    """98th percentile of the latency in ms, the tail latency of the paper."""
     return cell.percentile_ms(98)
 
 
-def add_tables(report: Report, run: Run, plan: Sequence[Planned], slo_ms: float) -> None:
-    """A row a cell: latency pooled over the rounds, the rest as medians or sums."""
+def add_tables(report: Report, run: ArloRun, plan: Sequence[PlannedCase], slo_ms: float) -> None:
+    """Add one row per cell: latencies pooled over the rounds, other values as medians or sums."""
     rows = []
     for planned in plan:
         for system in planned.systems:
@@ -39,34 +39,41 @@ def add_tables(report: Report, run: Run, plan: Sequence[Planned], slo_ms: float)
                     "all": dict(zip(("mean_ms", "p50_ms", "p98_ms", "max_ms"), _pooled(cells), strict=True)),
                 }
     columns = ["load", "system", "requests", "mean ms", "p50", "p98", "max", f"> {slo_ms:.0f} ms", "failed", "1/s"]
-    # cpu: share of the cores that the server used; others: that other work on the machine used; late: rounds in which
-    # the load generator could not keep to its schedule.
+    # cpu: share of the cores that the server used; others: share that other processes used; late: rounds in which the
+    # load generator could not keep to its schedule.
     report.add_table("latency, tokenisation included", [*columns, "batch", "cpu", "others", "late"], rows)
 
 
-def add_claims(report: Report, run: Run) -> None:
-    """The claims, which are Tidal's polymorphic placement under Poisson arrivals."""
+def add_claims(report: Report, run: ArloRun) -> None:
+    """Add the claims, which are about the polymorphic placement under Poisson arrivals."""
     for percent in (40, 70):
         _claim(
-            report, run, f"mean_vs_st[{percent}]", "<= 0.30", Case(ST, percent, "poisson"), ST, mean_ms, "0.297-0.333"
+            report,
+            run,
+            f"mean_vs_st[{percent}]",
+            "<= 0.30",
+            ArloCase(ST, percent, "poisson"),
+            ST,
+            mean_ms,
+            "0.297-0.333",
         )
     for percent in (40, 70):
-        _claim(report, run, f"mean_vs_dt[{percent}]", "<= 1.03", Case(DT, percent, "poisson"), DT, mean_ms)
-    case = Case(DT, 90, "poisson")
+        _claim(report, run, f"mean_vs_dt[{percent}]", "<= 1.03", ArloCase(DT, percent, "poisson"), DT, mean_ms)
+    case = ArloCase(DT, 90, "poisson")
     _claim(report, run, "mean_vs_dt[90]", "<= 0.85", case, DT, mean_ms, "0.708, 0.763")
     _claim(report, run, "p98_vs_dt[90]", "<= 1.05", case, DT, p98_ms, "down to 0.741")
     _claim(report, run, "mean_vs_best_dt[90]", "<= 0.90", case, better_dt(run, case), mean_ms)
 
 
-def better_dt(run: Run, case: Case) -> str:
-    """That of the two DTs whose mean is smaller over the rounds."""
+def better_dt(run: ArloRun, case: ArloCase) -> str:
+    """Return the DT variant with the smaller median of the mean latency over the rounds."""
     return min(
         (DT, DT_BATCHED), key=lambda system: statistics.median(cell.mean_ms for cell in _cells(run, case, system))
     )
 
 
-def add_ratios(report: Report, run: Run, plan: Sequence[Planned]) -> None:
-    """Every length-aware system against ST, DT and the better DT, at every load."""
+def add_ratios(report: Report, run: ArloRun, plan: Sequence[PlannedCase]) -> None:
+    """Add the latency ratios of the length-aware systems to ST, or to both DTs, at every load."""
     rows = []
     for planned in plan:
         others = [ST] if planned.case.base == ST else [DT, DT_BATCHED]
@@ -80,21 +87,21 @@ def add_ratios(report: Report, run: Run, plan: Sequence[Planned]) -> None:
                     ]
                     rows.append([str(planned.case), system, other, *cells])
     columns = ["load", "system", "against", "mean, ratio (range over rounds)", "p98"]
-    report.add_table("ratios, round by round on the same arrivals, median over rounds", columns, rows)
+    report.add_table("ratios of latency on the same arrivals, median over rounds", columns, rows)
 
 
-def ratios(run: Run, case: Case, system: str, other: str, statistic: Statistic) -> list[float]:
-    """system / other in each round; empty where either was not measured."""
+def ratios(run: ArloRun, case: ArloCase, system: str, other: str, statistic: Statistic) -> list[float]:
+    """Return system / other in each round; empty if either was not measured."""
     pairs = zip(_cells(run, case, system), _cells(run, case, other), strict=False)
     return [statistic(ours) / statistic(theirs) for ours, theirs in pairs]
 
 
 def _claim(
     report: Report,
-    run: Run,
+    run: ArloRun,
     name: str,
     goal: str,
-    case: Case,
+    case: ArloCase,
     other: str,
     statistic: Statistic,
     paper: str | None = None,
@@ -105,14 +112,14 @@ def _claim(
     report.claims.append(Claim(name, goal, statistics.median(found), paper=paper, note=note))
 
 
-def _cells(run: Run, case: Case, system: str) -> list[Cell]:
+def _cells(run: ArloRun, case: ArloCase, system: str) -> list[ArloCell]:
     return [each[str(case)][system] for each in run.cells if system in each[str(case)]]
 
 
-def _row(run: Run, case: Case, system: str, slo_ms: float) -> list[str]:
+def _row(run: ArloRun, case: ArloCase, system: str, slo_ms: float) -> list[str]:
     cells = _cells(run, case, system)
     if not cells:
-        return ["-", f"saturated: answers {run.limits[system]:.0f}/s", *[""] * 10]
+        return ["-", f"saturated at {run.limits[system]:.0f}/s", *[""] * 10]
     requests = sum(len(cell.latencies_ms) + sum(cell.errors.values()) for cell in cells)
     late = sum(_late(cell, slo_ms) for cell in cells)
     medians = [
@@ -134,19 +141,19 @@ def _row(run: Run, case: Case, system: str, slo_ms: float) -> list[str]:
     ]
 
 
-def _pooled(cells: Sequence[Cell]) -> tuple[float, float, float, float]:
+def _pooled(cells: Sequence[ArloCell]) -> tuple[float, float, float, float]:
     """Mean, p50, p98 and maximum over all rounds' answered requests, in ms."""
     values = np.concatenate([cell.latencies_ms or [float("inf")] for cell in cells])
     p50, p98 = np.percentile(values, (50, 98))
     return float(values.mean()), float(p50), float(p98), float(values.max())
 
 
-def _late(cell: Cell, slo_ms: float) -> int:
-    """Requests that failed or came later than the SLO."""
+def _late(cell: ArloCell, slo_ms: float) -> int:
+    """Number of requests that failed or violated the SLO."""
     return sum(cell.errors.values()) + sum(latency > slo_ms for latency in cell.latencies_ms)
 
 
-def _summary(cell: Cell, slo_ms: float) -> dict[str, object]:
+def _summary(cell: ArloCell, slo_ms: float) -> dict[str, object]:
     mean, p50, p98, longest = _pooled([cell])
     return {
         "offered_per_s": cell.offered,

@@ -36,7 +36,7 @@ def save(document: Mapping[str, Any], file: Path) -> None:
                     style.line(axes, loads, rounds, colour, system)
             axes.set_xticks(list(of_case))
             arrivals = "Poisson" if pattern == "poisson" else pattern
-            axes.set(yscale="log", xlabel=f"load, % of what {base} answers", ylabel=unit, title=f"{arrivals} arrivals")
+            axes.set(yscale="log", xlabel=f"load, % of {base}'s capacity", ylabel=unit, title=f"{arrivals} arrivals")
     style.legend(figure, colours)
     title = "Latency by load, inputs of 4 to 512 tokens (lower is better)"
     style.finish(figure, title, document["machine"], file)

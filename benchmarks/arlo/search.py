@@ -1,26 +1,29 @@
-"""The baselines' parameters, searched on lengths and arrivals that are not measured later."""
+"""Parameter search of the baselines, on other lengths and arrivals than those measured later."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from benchmarks.arlo.measure import Cell, capacity, measure, warm_up
+from benchmarks.arlo.measure import ArloCell, capacity, measure, warm_up
 from benchmarks.arlo.systems import BASELINES, DT, DT_BATCHED, ST, candidates
-from benchmarks.arlo.workload import Workload
+from benchmarks.arlo.workload import ArloWorkload
 from benchmarks.report import progress
 from benchmarks.serving_path.throughput import BareConfig
 from tidal.server.child import RunningServer
 
-# How many of the fastest candidates are tried at each load.
+# Number of the fastest candidates that are tried at each load.
 _TRIED = 3
 _SEED = 20
 
 
 @dataclass(slots=True)
-class Tuned:
-    """The best candidate of each baseline for each load, and that with the highest capacity.
+class TunedBaselines:
+    """Chosen candidates of the baselines.
 
-    `models[system][percent]` and `fastest[system]` are models' names, `rows` what was measured for a table.
+    Attributes:
+        models: Name of the best model by system and load in percent.
+        fastest: Name of the model with the highest capacity, by system.
+        rows: Rows of the table of the search.
     """
 
     models: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -28,13 +31,13 @@ class Tuned:
     rows: list[list[str]] = field(default_factory=list)
 
     def names(self) -> set[str]:
-        """All models that were chosen."""
+        """Return the names of all chosen models."""
         return {*self.fastest.values(), *(name for each in self.models.values() for name in each.values())}
 
 
-def search(server: RunningServer, workload: Workload, *, quick: bool) -> Tuned:
-    """Try every candidate's capacity, and the best of them at every load; the chosen ones stay loaded."""
-    tuned = Tuned()
+def search(server: RunningServer, workload: ArloWorkload, *, quick: bool) -> TunedBaselines:
+    """Measure the capacity of all candidates, and the latency of the fastest at each load; leave the chosen loaded."""
+    tuned = TunedBaselines()
     rates: dict[str, float] = {}
     for system in BASELINES:
         found = candidates(system, quick=quick)
@@ -46,7 +49,7 @@ def search(server: RunningServer, workload: Workload, *, quick: bool) -> Tuned:
                 warm_up(server, candidate.model, workload, seconds=2)
             speeds[candidate] = capacity(server, candidate.model, workload, seconds=1.5 if quick else 3, seed=_SEED)
         ranked = sorted(found, key=speeds.__getitem__, reverse=True)
-        # Batching is measured at the loads of DT: it is the same engine, first come first served too.
+        # "DT batched" is measured at the loads of DT, which has the same engine and is first come first served, too.
         rates[system] = rates[DT] if system == DT_BATCHED else speeds[ranked[0]]
         tuned.fastest[system] = ranked[0].model
         tuned.models[system] = {}
@@ -67,9 +70,9 @@ def search(server: RunningServer, workload: Workload, *, quick: bool) -> Tuned:
 
 
 def _at_load(
-    server: RunningServer, workload: Workload, tried: list[BareConfig], rate: float, quick: bool, slow: bool
-) -> dict[BareConfig, Cell]:
-    """Every candidate on the same arrivals."""
+    server: RunningServer, workload: ArloWorkload, tried: list[BareConfig], rate: float, quick: bool, slow: bool
+) -> dict[BareConfig, ArloCell]:
+    """Measure every candidate on the same arrivals."""
     requests = (15 if slow else 60) if quick else (120 if slow else 500)
     trace = workload.trace("poisson", rate, requests, _SEED + 1)
     return {candidate: measure(server, candidate.model, trace, workload) for candidate in tried}

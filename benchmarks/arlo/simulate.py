@@ -1,4 +1,4 @@
-"""A placement policy under a virtual clock: what it gives by itself, without a machine's noise and overhead."""
+"""Simulation of a placement policy with a virtual clock, without the noise and overhead of a machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidal.arlo.policies import ArloBatch, ArloQuery, PlacementPolicy
 
 
 class FirstComeFirstServed:
-    """DT: equal lanes, batch 1, in order of arrival. A `PlacementPolicy`."""
+    """The `PlacementPolicy` of DT: equal lanes, batch 1, in order of arrival."""
 
     def __init__(self, lanes: int) -> None:
         self._free = set(range(lanes))
@@ -20,43 +20,43 @@ class FirstComeFirstServed:
 
     @property
     def can_start(self) -> bool:
-        """Whether something waits and a lane is free for it."""
+        """Whether a query waits and a lane is free."""
         return bool(self._queue and self._free)
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def submit(self, query: ArloQuery) -> None:
-        """Add a waiting query."""
+        """Add a query to the queue."""
         self._queue.append(query)
 
     def clear(self) -> None:
-        """Forget everything that waits."""
+        """Drop all waiting queries."""
         self._queue.clear()
 
     def expired(self, now: float) -> list[ArloQuery]:
-        """None: there are no deadlines here."""
+        """Return no queries: there are no deadlines."""
         return []
 
     def next_batch(self, now: float) -> ArloBatch | None:
-        """The oldest query."""
+        """Start the oldest query, if a lane is free."""
         return ArloBatch(self._free.pop(), 0, [self._queue.popleft()]) if self.can_start else None
 
     def finished(self, batch: ArloBatch) -> None:
-        """The lane is free."""
+        """Free the lane of a batch."""
         self._free.add(batch.lane)
 
 
 def simulate(
     policy: PlacementPolicy, times: Sequence[float], lengths: Sequence[int], seconds: Callable[[ArloBatch], float]
 ) -> list[float]:
-    """Latency in seconds of each query, in the order in which they are answered.
+    """Return the latency of each query in seconds, in the order of the answers.
 
     Args:
-        policy: an empty one.
-        times: arrivals in seconds, ascending.
-        lengths: tokens of each query.
-        seconds: how long a batch takes.
+        policy: Policy without waiting queries.
+        times: Arrival times in seconds, ascending.
+        lengths: Number of tokens of each query.
+        seconds: Function that returns the duration of a batch in seconds.
     """
     order = count()
     events: list[tuple[float, int, ArloQuery | ArloBatch]] = [

@@ -1,4 +1,4 @@
-"""The systems that are compared, and their entries in the model repository."""
+"""The compared systems, and their entries in the model repository."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.arlo.prepare import PARTITIONED as PARTITIONED_MODEL
 from benchmarks.arlo.prepare import POLYMORPHIC as POLYMORPHIC_MODEL
-from benchmarks.arlo.prepare import Artefacts
+from benchmarks.arlo.prepare import ArloArtefacts
 from benchmarks.arlo.workload import LONGEST, Pattern
 from benchmarks.serving_path.throughput import BareConfig
 from tidal.repository.allocation import make_allocation, write_allocation
@@ -26,8 +26,14 @@ BIN_PACKING_MODEL = "intents_bins"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A load to measure: `percent` of what the system `base` can answer, in this arrival pattern."""
+class ArloCase:
+    """A load to measure.
+
+    Attributes:
+        base: System whose capacity the load is a share of.
+        percent: Load in percent of that capacity.
+        pattern: Arrival pattern.
+    """
 
     base: str
     percent: int
@@ -38,10 +44,10 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """Which systems are measured at a load, and by how many requests each in a round."""
+class PlannedCase:
+    """A load, the systems measured at it, and the number of requests per system and round."""
 
-    case: Case
+    case: ArloCase
     systems: tuple[str, ...]
     requests: int
 
@@ -50,35 +56,36 @@ _DT_SYSTEMS = (DT, DT_BATCHED, BIN_PACKING, PARTITIONED, POLYMORPHIC)
 _PATTERNS: tuple[Pattern, ...] = ("poisson", "bursty")
 
 
-def plan(*, quick: bool) -> list[Planned]:
-    """Everything that is measured in a round."""
+def plan(*, quick: bool) -> list[PlannedCase]:
+    """Return all loads of a round."""
     dt = (DT, DT_BATCHED, POLYMORPHIC)
     if quick:
         return [
-            Planned(Case(ST, 40, "poisson"), (ST, POLYMORPHIC), 24),
-            Planned(Case(ST, 70, "poisson"), (ST, BIN_PACKING, PARTITIONED, POLYMORPHIC), 24),
-            *(Planned(Case(DT, percent, "poisson"), dt, 100) for percent in (40, 70, 90)),
+            PlannedCase(ArloCase(ST, 40, "poisson"), (ST, POLYMORPHIC), 24),
+            PlannedCase(ArloCase(ST, 70, "poisson"), (ST, BIN_PACKING, PARTITIONED, POLYMORPHIC), 24),
+            *(PlannedCase(ArloCase(DT, percent, "poisson"), dt, 100) for percent in (40, 70, 90)),
         ]
-    # ST is slow, so that each of its cells takes a minute: the others meet DT, which is harder to beat. What two
-    # instances with a length each can answer lies below DT's loads, so they meet ST once.
+    # ST is slow: each of its cells takes a minute. Other systems are compared with DT, which is harder to beat. The
+    # capacity of two instances of one length each is below DT's loads, so the partitioned systems are compared with
+    # ST at one load.
     return [
-        Planned(Case(ST, 40, "poisson"), (ST, POLYMORPHIC), 600),
-        Planned(Case(ST, 70, "poisson"), (ST, BIN_PACKING, PARTITIONED, POLYMORPHIC), 600),
+        PlannedCase(ArloCase(ST, 40, "poisson"), (ST, POLYMORPHIC), 600),
+        PlannedCase(ArloCase(ST, 70, "poisson"), (ST, BIN_PACKING, PARTITIONED, POLYMORPHIC), 600),
         *(
-            Planned(Case(DT, percent, pattern), _DT_SYSTEMS, 1000 if percent == 90 else 600)
+            PlannedCase(ArloCase(DT, percent, pattern), _DT_SYSTEMS, 1000 if percent == 90 else 600)
             for pattern in _PATTERNS
             for percent in (40, 70, 90)
         ),
     ]
 
 
-# Instances and threads that fill two cores. With a thread each they may be bound to cores, as Arlo's instances are.
+# Instances, threads and pinning for two cores. Instances of one thread may be bound to cores, as Arlo's are.
 _SHAPES = ((1, 2, False), (2, 1, False), (2, 1, True), (2, 2, False))
 _QUICK_SHAPES = ((1, 2, False), (2, 1, False))
 
 
 def candidates(system: str, *, quick: bool) -> list[BareConfig]:
-    """The ways to run a baseline that are searched."""
+    """Return the configurations of a baseline to search."""
     shapes = _QUICK_SHAPES if quick else _SHAPES
     if system == ST:
         return [BareConfig(n, threads, 1, padded_length=LONGEST, pinned=pinned) for n, threads, pinned in shapes]
@@ -95,7 +102,7 @@ def candidates(system: str, *, quick: bool) -> list[BareConfig]:
 
 def write_repository(
     repository: Path,
-    artefacts: Artefacts,
+    artefacts: ArloArtefacts,
     baselines: Sequence[BareConfig],
     *,
     instances: dict[int, int],
@@ -105,12 +112,12 @@ def write_repository(
     """Copy the built models and add the others.
 
     Args:
-        repository: an empty folder, on the artefacts' file system.
-        artefacts: what was built.
-        baselines: the bare models to add.
-        instances: instances of the partitioned model's runtimes by length, which the INFaaS-like front uses too.
-        slo_ms: latency objective of both.
-        fill: of the INFaaS-like front's bins.
+        repository: Empty folder on the file system of the artefacts.
+        artefacts: Built models.
+        baselines: Bare models to add.
+        instances: Number of instances of the partitioned model by length, which the INFaaS-like front uses, too.
+        slo_ms: Latency objective of both in ms.
+        fill: Bin size of the INFaaS-like front, as a share of the capacity within the SLO.
     """
     for folder in artefacts.repository.iterdir():
         if folder.is_dir():
@@ -133,7 +140,7 @@ def write_repository(
 
 
 def _link(source: str, target: str) -> None:
-    """Copy what may be edited, link what is large."""
+    """Link engine files, which are large, and copy other files, which may be edited."""
     if "engines" in Path(source).parts:
         os.link(source, target)
     else:
@@ -141,7 +148,7 @@ def _link(source: str, target: str) -> None:
 
 
 def _with_parameters(config: str, parameters: dict[str, object]) -> str:
-    """A config.pbtxt with parameters set, also those that were there."""
+    """Return a config.pbtxt with parameters added or replaced."""
     lines = [line for line in config.splitlines() if not any(f'key: "{key}"' in line for key in parameters)]
     lines += [f'parameters {{ key: "{key}" value: {{ string_value: "{v}" }} }}' for key, v in parameters.items()]
     return "\n".join(lines) + "\n"

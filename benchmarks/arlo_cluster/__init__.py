@@ -1,1 +1,1 @@
-"""Arlo on clusters that nobody has at hand."""
+"""Arlo on simulated clusters, and the fidelity of the simulator."""

@@ -11,7 +11,7 @@ import typer
 from benchmarks.arlo_cluster import figures, overhead, served
 from benchmarks.arlo_cluster.allocation import allocation_times
 from benchmarks.arlo_cluster.figures import Published, Setting
-from benchmarks.arlo_cluster.inputs import ASSUMED, BASE, LARGE, READ_OFF, Data
+from benchmarks.arlo_cluster.inputs import ASSUMED, BASE, LARGE, READ_OFF, ClusterData
 from benchmarks.plots import style
 from benchmarks.report import Claim, Report, progress
 from tidal.simulator.arlo import ClusterResult
@@ -25,8 +25,8 @@ def main(
     data: Annotated[Path | None, typer.Option(help="Folder with twitter_2021_rate and tweet_lengths.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write results here, tables (.txt) and plots beside it.")] = None,
 ) -> None:
-    """Hold the simulator to a real server, run Arlo's evaluation on simulated clusters, and time what decides."""
-    report, inputs = Report("arlo_cluster", quick), Data(data)
+    """Compare the simulator with a real server, simulate Arlo's evaluation, and time its scheduling decisions."""
+    report, inputs = Report("arlo_cluster", quick), ClusterData(data)
     print(f"{inputs.description}\nread off the paper:")
     print("\n".join(f"- {each}" for each in READ_OFF) + "\nassumed:\n" + "\n".join(f"- {each}" for each in ASSUMED))
     report.measured |= {"data": inputs.description, "read_off": READ_OFF, "assumed": ASSUMED}
@@ -77,7 +77,7 @@ def _allocation(report: Report, quick: bool) -> None:
     report.claims.append(Claim("allocation_1000x16_s", "<= 0.5", last.mean_s, f"{last.paper_s}", note))
 
 
-def _dispatch(report: Report, data: Data, quick: bool) -> None:
+def _dispatch(report: Report, data: ClusterData, quick: bool) -> None:
     progress("Figure 9: dispatching")
     times = overhead.dispatch_times(5 if quick else 30)
     rows = [
@@ -87,16 +87,16 @@ def _dispatch(report: Report, data: Data, quick: bool) -> None:
     ]  # fmt: skip
     report.add_table("Figure 9: dispatch", ["burst", "us each, best", "median", "burst ms", "paper ms"], rows)
     hardest = next(t for t in times if t.instances == 1200 and t.peek == 6)
-    note = f"processor time, best of the bursts; median {hardest.median_us:.2f}; the paper's is C++"
+    note = f"CPU time, best of the bursts; median {hardest.median_us:.2f}; the paper's is C++"
     report.claims.append(Claim("dispatch_us", "<= 3", hardest.best_us, f"{737 / 2400:.2f}", note))
     progress("speed of the simulation")
     speed = overhead.simulation_speed(data, 5 if quick else 20)
-    note = f"a processor second, best; median {speed.median:.0f}; 1,000 GPUs, the serving policy"
+    note = f"per CPU second, best; median {speed.median:.0f}; 1,000 GPUs, the serving policy"
     report.claims.append(Claim("simulated_requests_per_s", ">= 200000", speed.best, note=note))
 
 
 def _against(report: Report, setting: Setting, results: Mapping[str, ClusterResult]) -> None:
-    """Means and percentiles, and Arlo's against each of the others as the paper has them."""
+    """Add a table of latencies, and of Arlo's change against each other system beside the published one."""
     published = figures.MEAN_VS[setting.title]
     p98_paper = figures.P98_VS[setting.title.split(":")[0].rstrip("ab")]
     arlo, rows = results["arlo"], []
@@ -142,7 +142,7 @@ def _row(name: str, result: ClusterResult, paper: Published, slo_s: float) -> li
     ]
 
 
-def _load_sweep(report: Report, data: Data, quick: bool) -> None:
+def _load_sweep(report: Report, data: ClusterData, quick: bool) -> None:
     rows = []
     for setting in figures.FIGURE_7:
         results = setting.run(data, quick)
@@ -152,7 +152,7 @@ def _load_sweep(report: Report, data: Data, quick: bool) -> None:
     report.add_table("Figure 7: load sweep, Bert-Base, 10 GPUs (the paper has a picture only)", columns, rows)
 
 
-def _scaling(report: Report, data: Data, quick: bool, json: Path | None) -> None:
+def _scaling(report: Report, data: ClusterData, quick: bool, json: Path | None) -> None:
     setting = figures.FIGURE_8
     results = setting.run(data, quick)
     _table(report, setting, results, figures.FIGURE_8_PAPER)
@@ -162,7 +162,7 @@ def _scaling(report: Report, data: Data, quick: bool, json: Path | None) -> None
     report.claims.append(Claim("sim_gpus_vs_dt", f"<= {5.49 / 6.38:.3f}", arlo / dt, f"{5.49 / 6.38:.3f}", note))
 
 
-def _runtimes(report: Report, data: Data, quick: bool) -> None:
+def _runtimes(report: Report, data: ClusterData, quick: bool) -> None:
     rows = []
     for setting in figures.FIGURE_11:
         result = setting.run(data, quick)["arlo"]

@@ -1,4 +1,4 @@
-"""How long the Runtime Scheduler takes for the optimal allocation (Arlo Table 2)."""
+"""Time that the Runtime Scheduler takes to find the optimal allocation (Arlo Table 2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tidal.arlo.scheduling import AllocationProblem, RuntimeProfile, solve
 
-# GPUs, runtimes, and the paper's time in seconds with a commercial solver.
+# Number of GPUs, number of runtimes, and the paper's time in seconds with a commercial solver.
 TABLE_2 = ((50, 8, 0.156), (200, 12, 0.623), (1000, 16, 2.612))
 # SLO in seconds, and the service times in milliseconds of the shortest and the longest runtime (Figure 2, §5):
 # Bert-Base takes 4.86 ms at 512 tokens and 4.22 times less at 64, Bert-Large is read off the figure.
@@ -20,7 +20,7 @@ _CASES = ("tweets", "any mix", "hardly any slack")
 
 @dataclass(frozen=True, slots=True)
 class AllocationTime:
-    """Seconds on one core for one size of the problem, over `runs` random demands."""
+    """Solver times of one problem size, in seconds on one core, over `runs` random demands."""
 
     gpus: int
     runtimes: int
@@ -31,12 +31,16 @@ class AllocationTime:
 
 
 def allocation_times(runs: int = 20, seed: int = 0) -> list[AllocationTime]:
-    """Time the solver on Table 2's sizes.
+    """Time the solver on the sizes of Table 2.
 
-    The demands are at 30 to 99 % of what the GPUs can do: lengths distributed log-normally as those of tweets are, any
-    mix of lengths, and demands that leave hardly an instance beyond Eq. 3's least, in turn, for either model.
+    Demands are 30 to 99 % of the capacity of the GPUs. They alternate between log-normal lengths, as those of tweets,
+    any mix of lengths, and demands that leave hardly any instance above the lower bounds of Eq. 3; for both models.
+
+    Args:
+        runs: Number of demands per size.
+        seed: Seed of the demands.
     """
-    solve(random_problem(np.random.default_rng(seed), 10, 4, "tweets"))  # what is done once, is done
+    solve(random_problem(np.random.default_rng(seed), 10, 4, "tweets"))  # warm-up
     results = []
     for gpus, runtimes, paper_s in TABLE_2:
         rng = np.random.default_rng(seed)
@@ -51,7 +55,7 @@ def allocation_times(runs: int = 20, seed: int = 0) -> list[AllocationTime]:
 
 
 def random_problem(rng: np.random.Generator, gpus: int, runtimes: int, case: str) -> AllocationProblem:
-    """A problem of the given size; `case` is one of "tweets", "any mix" and "hardly any slack"."""
+    """Return a problem of a size; `case` is one of "tweets", "any mix" and "hardly any slack"."""
     slo_s, first_ms, last_ms = _MODELS[rng.integers(len(_MODELS))]
     profiles = tuple(
         RuntimeProfile.from_service(ms / 1e3, slo_s) for ms in np.linspace(first_ms, last_ms, runtimes).tolist()

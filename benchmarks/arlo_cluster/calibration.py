@@ -1,9 +1,9 @@
-"""What the simulator has to know of a machine before it can say what a server does on it, and what it says then.
+"""Calibration of the simulator for a machine, and simulations with it.
 
-The paper adds one fixed overhead to the profile's latencies, on a GPU for each instance (§5.2). Here instances, front,
-server and clients share a few cores: a query takes longer while the other instances run something, and threads wake up
-later. What a query takes alone and under load is measured in calibration runs, and what lies between, or a little
-beyond, is linear in how busy the instances are, which the simulation itself says.
+The paper adds one fixed overhead to the profile's latencies, with one GPU per instance (§5.2). Here instances, front,
+server and clients share a few cores: a query takes longer while other instances are busy, and threads wake up later.
+Calibration runs measure the service time and the overhead of a query alone and under load. For other loads they are
+interpolated (or extrapolated a little) linearly, by the utilisation of the instances in the simulation.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tidal.arlo.policies import PartitionedPolicy
 from tidal.simulator.arlo import ClusterResult, SimulatedSystem, SystemName, simulate
 from tidal.simulator.traces import RecordedRequests
 
-# Simulations after which service times and the load that they come from fit each other; the first assumes no load.
+# Number of simulations until service times and the load that they depend on are consistent; the first assumes no load.
 _PASSES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Traffic of calibration runs.
+    """Measurements of calibration runs.
 
     Args:
-        seconds: how long it lasted.
-        busy_s: seconds in which instances ran queries, by runtime, as the front's metrics have it.
-        queries: that they ran, by runtime.
-        latency_s: mean latency, from the scheduled time of sending to the answer.
+        seconds: Duration in seconds.
+        busy_s: Seconds in which instances ran queries, by runtime, from the metrics of the front.
+        queries: Number of queries that they ran, by runtime.
+        latency_s: Mean latency in seconds, from the scheduled time of sending to the answer.
     """
 
     seconds: float
@@ -38,7 +38,7 @@ class Observed:
     latency_s: float
 
     def __add__(self, other: Observed) -> Observed:
-        """Both together."""
+        """Combine the measurements of two runs."""
         mine, others = sum(self.queries), sum(other.queries)
         return Observed(
             self.seconds + other.seconds,
@@ -48,23 +48,23 @@ class Observed:
         )
 
     def service_s(self, runtime: int) -> float | None:
-        """Mean seconds that an instance of the runtime took for a query; None where it had none."""
+        """Mean service time of a query on a runtime in seconds; None if it ran no query."""
         return self.busy_s[runtime] / self.queries[runtime] if self.queries[runtime] else None
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A partitioned model on a machine.
+    """Calibration of a partitioned model on a machine.
 
     Args:
-        max_lengths: of its runtimes in tokens, ascending.
-        profile_s: seconds of a query by runtime, as the manifest has them; the policy decides by these, as it does in
-            the server.
-        instances: by runtime.
-        slo_s: the model's, seconds.
-        lone: queries that came when nothing else was under way.
-        loaded: queries that came as the measured ones do, at another rate.
-        loaded_overhead_s: what the mean latency of these had beside the simulated waiting and execution, seconds.
+        max_lengths: Lengths of the runtimes in tokens, ascending.
+        profile_s: Service time of a query in seconds, by runtime, from the manifest; the policy uses these, as in the
+            server.
+        instances: Number of instances by runtime.
+        slo_s: SLO of the model in seconds.
+        lone: Measurements of queries sent one at a time.
+        loaded: Measurements of queries with the arrival pattern of the measured ones, at another rate.
+        loaded_overhead_s: Mean latency of the loaded queries beyond simulated waiting and execution, in seconds.
     """
 
     max_lengths: tuple[int, ...]
@@ -76,7 +76,7 @@ class Calibration:
     loaded_overhead_s: float = 0.0
 
     def calibrated(self, traces: Sequence[RecordedRequests]) -> Calibration:
-        """The same, with the overhead under load that follows from the traces of the loaded runs."""
+        """Return a copy with the overhead under load that follows from the traces of the loaded runs."""
         service_s = self.service_s(self.others_when_loaded)
         latencies_s = [self._simulate(requests, service_s, 0.0).latencies_s for requests in traces]
         simulated = float(np.concatenate(latencies_s).mean())
@@ -84,18 +84,21 @@ class Calibration:
 
     @property
     def overhead_s(self) -> float:
-        """What a lone query's latency has beside its execution, seconds: HTTP, tokenisation, threads that wake up."""
+        """Latency of a lone query beyond its execution, in seconds: HTTP, tokenisation, waking threads."""
         return max(0.0, self.lone.latency_s - sum(self.lone.busy_s) / sum(self.lone.queries))
 
     @property
     def others_when_loaded(self) -> tuple[float, ...]:
-        """Share of the time in which the other instances were busy in the loaded run, by runtime."""
+        """Mean utilisation of the other instances in the loaded run, by runtime."""
         return others_busy(self.loaded.busy_s, self.instances, self.loaded.seconds)
 
     def service_s(self, others: Sequence[float]) -> tuple[float, ...]:
-        """Seconds of a query by runtime, where the other instances are busy for these shares of the time.
+        """Return the service time of a query in seconds, by runtime.
 
-        The profile's for a runtime that one of the calibration runs did not use.
+        A runtime that a calibration run did not use has the service time of the profile.
+
+        Args:
+            others: Utilisation of the other instances, by runtime.
         """
         then = self.others_when_loaded
         times = []
@@ -108,11 +111,11 @@ class Calibration:
         return tuple(times)
 
     def by_profile(self, requests: RecordedRequests) -> ClusterResult:
-        """What the simulator says of a trace by the manifest's profile and the overhead alone, as in the paper."""
+        """Simulate a trace with the manifest's profile and the fixed overhead only, as in the paper."""
         return self._simulate(requests, self.profile_s, self.overhead_s)
 
     def by_calibration(self, requests: RecordedRequests) -> ClusterResult:
-        """What it says by the service times and the overheads of the calibration runs."""
+        """Simulate a trace with the service times and overheads of the calibration runs."""
         result = self._simulate(requests, self.service_s([0.0] * len(self.instances)), self.overhead_s)
         for _ in range(_PASSES - 1):
             load = sum(result.busy_s) / result.seconds / (sum(self.loaded.busy_s) / self.loaded.seconds)
@@ -130,20 +133,20 @@ class Calibration:
 
 
 def _between(lone: float, loaded: float, load: float) -> float:
-    """Linear from `lone` at no load to `loaded` at 1, and beyond; never below both, which only noise would say."""
+    """Interpolate from `lone` at load 0 to `loaded` at load 1, and beyond, but not below both: that would be noise."""
     return max(min(lone, loaded), lone + (loaded - lone) * load)
 
 
 def others_busy(busy_s: Sequence[float], instances: Sequence[int], seconds: float) -> tuple[float, ...]:
-    """Share of the time in which the instances beside one of a runtime ran something, on their mean, by runtime.
+    """Return the mean utilisation of the instances other than one of a runtime, by runtime.
 
     Args:
-        busy_s: seconds in which all instances of each runtime ran queries.
-        instances: by runtime.
-        seconds: over which that was.
+        busy_s: Seconds in which all instances of each runtime ran queries.
+        instances: Number of instances by runtime.
+        seconds: Duration in seconds.
 
     Returns:
-        By runtime; 0 where there is no other instance.
+        Utilisation by runtime, from 0 to 1; 0 if there is no other instance.
     """
     others = max(1, sum(instances) - 1)
     own = [busy / max(1, count) for busy, count in zip(busy_s, instances, strict=True)]

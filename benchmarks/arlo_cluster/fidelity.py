@@ -1,4 +1,4 @@
-"""The simulator against the real server on this machine, under the same arrivals (Arlo §5.2)."""
+"""The simulator compared with the real server on this machine, under the same arrivals (Arlo §5.2)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.arlo.allocation import Allocation
-from benchmarks.arlo.measure import Cell, capacity, measure, warm_up
-from benchmarks.arlo.workload import LONGEST, Workload
+from benchmarks.arlo.measure import ArloCell, capacity, measure, warm_up
+from benchmarks.arlo.workload import LONGEST, ArloWorkload
 from benchmarks.arlo_cluster.calibration import Calibration, Observed
 from benchmarks.closed_loop import series
 from benchmarks.report import progress
@@ -26,80 +26,87 @@ LOADS = (40, 70)
 CALIBRATED_AT = 55
 _METRICS_DELAY_S = 0.5  # metrics are published every 200 ms
 _TIMEOUT_S = 120.0
-# Two service times and this lie between lone queries, so that the one before is surely answered.
+# Lone queries are separated by two service times and this pause, so that the previous one has been answered.
 _LONE_PAUSE_S = 0.02
-# The seeds of what is measured differ from those of every calibration and search.
+# Seeds of measured loads differ from those of calibrations and searches.
 _CAPACITY_SEED, _LONE_SEED, _LOADED_SEED, _MEASURED_SEED = 5000, 6000, 7000, 8000
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much is measured: rounds, and seconds of each of their parts."""
+class FidelitySize:
+    """Number of rounds, and duration of their parts in seconds."""
 
     rounds: int = 3
     capacity_s: float = 10.0
     lone_s: float = 20.0
-    loaded_s: float = 20.0  # three times in a round
+    loaded_s: float = 20.0  # three times per round
     measured_s: float = 60.0
 
 
-QUICK = Sizes(rounds=1, capacity_s=3.0, lone_s=4.0, loaded_s=3.0, measured_s=10.0)
+QUICK = FidelitySize(rounds=1, capacity_s=3.0, lone_s=4.0, loaded_s=3.0, measured_s=10.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """One trace at one load, answered by the server, and simulated twice.
+class ComparedTrace:
+    """One trace at one load, served and simulated.
 
     Args:
-        percent: of the capacity.
-        rate: requests a second on the mean.
-        server: what was measured.
-        simulated: by the calibration's service times.
-        by_profile: by those of the manifest.
+        percent: Load in percent of the capacity.
+        rate: Mean number of requests per second.
+        server: Measurements of the server.
+        simulated: Simulation with the service times of the calibration.
+        by_profile: Simulation with those of the manifest.
     """
 
     percent: int
     rate: float
-    server: Cell
+    server: ArloCell
     simulated: ClusterResult
     by_profile: ClusterResult
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """A calibration, and what was measured between its runs."""
+class FidelityRound:
+    """A calibration, and the traces measured between its runs."""
 
-    capacity: float  # answers a second at full load
+    capacity: float  # answers per second at full load
     calibration: Calibration
-    compared: tuple[Compared, ...]
+    compared: tuple[ComparedTrace, ...]
 
 
 def measure_rounds(
-    server: RunningServer, model: str, manifest: ArloManifest, allocation: Allocation, workload: Workload, sizes: Sizes
-) -> list[Round]:
-    """Calibrate and measure, round after round, each with arrivals and lengths of its own.
+    server: RunningServer,
+    model: str,
+    manifest: ArloManifest,
+    allocation: Allocation,
+    workload: ArloWorkload,
+    sizes: FidelitySize,
+) -> list[FidelityRound]:
+    """Calibrate and measure in rounds, each with its own arrivals and lengths.
 
     Args:
-        server: serves the model under the allocation.
-        model: a partitioned one.
-        manifest: its.
-        allocation: its instances and SLO.
-        workload: makes the texts.
-        sizes: how much is measured.
+        server: Running server with the model under the allocation.
+        model: Name of a partitioned model.
+        manifest: Manifest of the model.
+        allocation: Instances and SLO of the model.
+        workload: Generator of texts.
+        sizes: Extent of the measurements.
 
     Raises:
-        RuntimeError: a query of a calibration run failed.
+        RuntimeError: A query of a calibration run failed.
     """
     return [_round(server, model, manifest, allocation, workload, sizes, turn) for turn in range(sizes.rounds)]
 
 
 def error(simulated: float, measured: float) -> float:
-    """Share by which a simulated figure differs from the measured one, above or below."""
+    """Relative error of a simulated value, without its sign."""
     return abs(simulated / measured - 1)
 
 
-def median_error(rounds: Sequence[Round], percent: int, *, p98: bool = False, by_profile: bool = False) -> float:
-    """Median over the rounds of the error at one load, of the mean latency or of the 98th percentile."""
+def median_error(
+    rounds: Sequence[FidelityRound], percent: int, *, p98: bool = False, by_profile: bool = False
+) -> float:
+    """Median over the rounds of the relative error at one load, of the mean latency or of the 98th percentile."""
     found = []
     for each in rounds:
         compared = next(one for one in each.compared if one.percent == percent)
@@ -114,10 +121,10 @@ def _round(
     model: str,
     manifest: ArloManifest,
     allocation: Allocation,
-    workload: Workload,
-    sizes: Sizes,
+    workload: ArloWorkload,
+    sizes: FidelitySize,
     turn: int,
-) -> Round:
+) -> FidelityRound:
     where = f"fidelity, round {turn + 1} of {sizes.rounds}"
     progress(f"{where}: full load, then lone queries")
     full = capacity(server, model, workload, seconds=sizes.capacity_s, seed=_CAPACITY_SEED + turn)
@@ -136,9 +143,9 @@ def _round(
         traces.append(requests)
         return _observe(server, model, lengths, trace, workload)
 
-    # A machine changes from minute to minute: what is measured lies between the runs that it is held to.
+    # The speed of a machine drifts within minutes, so the measured runs lie between the calibration runs.
     observed = loaded()
-    measured: list[tuple[int, Cell, RecordedRequests]] = []
+    measured: list[tuple[int, ArloCell, RecordedRequests]] = []
     for percent in LOADS if turn % 2 == 0 else reversed(LOADS):
         rate = full * percent / 100
         progress(f"{where}: measuring at {percent} %, {rate:.1f}/s")
@@ -149,16 +156,16 @@ def _round(
     calibration = Calibration(tuple(lengths), profile_s, instances, allocation.slo_ms / 1e3, lone, observed)
     calibration = calibration.calibrated(traces)
     compared = [
-        Compared(
+        ComparedTrace(
             percent, full * percent / 100, cell, calibration.by_calibration(requests), calibration.by_profile(requests)
         )
         for percent, cell, requests in measured
     ]
-    return Round(full, calibration, tuple(compared))
+    return FidelityRound(full, calibration, tuple(compared))
 
 
-def _trace(workload: Workload, rate: float, seconds: float, seed: int) -> tuple[Schedule, RecordedRequests]:
-    """Poisson arrivals as the client sends them and as the simulator gets them; 20 queries at least."""
+def _trace(workload: ArloWorkload, rate: float, seconds: float, seed: int) -> tuple[Schedule, RecordedRequests]:
+    """Return the same Poisson arrivals for the client and for the simulator, with at least 20 queries."""
     count = max(20, round(rate * seconds))
     trace = workload.trace("poisson", rate, count, seed)
     return trace, RecordedRequests(trace.times, np.asarray(workload.lengths(count, seed)), LONGEST)
@@ -171,17 +178,17 @@ def lone_times(
     instances: Sequence[int],
     seconds: float,
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """When to send queries so that each is answered before the next comes; as many as fit into the time.
+    """Return sending times so that each query is answered before the next one is sent.
 
     Args:
-        tokens: lengths of the queries.
-        max_lengths: of the runtimes, ascending.
-        profile_s: seconds that they take.
-        instances: of them; only runtimes with any can be used.
-        seconds: how long.
+        tokens: Lengths of the queries in tokens.
+        max_lengths: Lengths of the runtimes, ascending.
+        profile_s: Service times of the runtimes in seconds.
+        instances: Number of instances by runtime; runtimes without instances are not used.
+        seconds: Duration; only queries that fit are sent.
 
     Returns:
-        Seconds from the start, ascending.
+        Times in seconds from the start, ascending.
     """
     usable = [runtime for runtime, count in enumerate(instances) if count]
     chosen = [next(runtime for runtime in usable if length <= max_lengths[runtime]) for length in tokens]
@@ -191,9 +198,9 @@ def lone_times(
 
 
 def _observe(
-    server: RunningServer, model: str, lengths: Sequence[int], schedule: Schedule, workload: Workload
+    server: RunningServer, model: str, lengths: Sequence[int], schedule: Schedule, workload: ArloWorkload
 ) -> Observed:
-    """Send a schedule, and see what the front's metrics say of it."""
+    """Send a schedule and read the metrics of the front."""
     warm_up(server, model, workload, seconds=0.5)
     time.sleep(_METRICS_DELAY_S)
     before = _executed(server, model, lengths)
@@ -207,7 +214,7 @@ def _observe(
 
 
 def _executed(server: RunningServer, model: str, lengths: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Seconds of execution and queries so far, by runtime."""
+    """Return the seconds of execution and the number of queries so far, by runtime."""
     name = "tidal_arlo_execute_seconds"
     sums, counts = (
         [series(server, f"{name}_{kind}", model, runtime=str(length)) or 0.0 for length in lengths]

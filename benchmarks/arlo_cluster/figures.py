@@ -1,11 +1,11 @@
-"""The settings of Arlo's evaluation, each run for every system that it compares."""
+"""The settings of Arlo's evaluation, with the published values."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.arlo_cluster.inputs import BASE, HEADROOM, INFAAS_FILL, LARGE, Data, Stream
+from benchmarks.arlo_cluster.inputs import BASE, HEADROOM, INFAAS_FILL, LARGE, ClusterData, Stream
 from benchmarks.report import progress
 from tidal.simulator.arlo import (
     ClusterResult,
@@ -26,16 +26,16 @@ class Setting:
     """One experiment.
 
     Args:
-        title: which figure or table of the paper.
-        stream: model and SLO.
-        gpus: to start with.
-        rate: mean requests a second.
-        systems: what is compared.
-        bursty: the arrivals' pattern.
-        seconds: how long requests arrive: with --quick, and without.
-        minute: of the trace, where it begins.
-        scale: None for a fixed number of GPUs.
-        runtimes: other max_lengths than multiples of 64; None for those.
+        title: Figure or table of the paper.
+        stream: Model and SLO.
+        gpus: Number of GPUs at the start.
+        rate: Mean number of requests per second.
+        systems: Compared systems.
+        bursty: Whether arrivals are bursty instead of stable.
+        seconds: Duration of the arrivals with --quick, and without.
+        minute: Minute of the trace at which the arrivals begin.
+        scale: Bounds of autoscaling; None for a fixed number of GPUs.
+        runtimes: Lengths of the runtimes; None for the multiples of 64.
     """
 
     title: str
@@ -49,8 +49,8 @@ class Setting:
     scale: ScalingBounds | None = None
     runtimes: tuple[int, ...] | None = None
 
-    def run(self, data: Data, quick: bool) -> dict[str, ClusterResult]:
-        """Results by system, all under the same requests."""
+    def run(self, data: ClusterData, quick: bool) -> dict[str, ClusterResult]:
+        """Return the results by system, all with the same requests."""
         workload = data.workload(self.rate, self.seconds[0 if quick else 1], minute=self.minute, bursty=self.bursty)
         return {name.value: self._one(name, workload) for name in self.systems}
 
@@ -107,7 +107,7 @@ TABLE_4 = tuple(
 
 @dataclass(frozen=True)
 class Published:
-    """The paper's figures for one system of one setting; milliseconds, shares as they are."""
+    """Published values of one system in one setting: latencies in ms, and the time-weighted number of GPUs."""
 
     mean_ms: float | None = None
     p98_ms: float | None = None
@@ -115,14 +115,14 @@ class Published:
     gpus: float | None = None
 
 
-#: Arlo's mean against another system's, as the text of §5 has it.
+#: Change of Arlo's mean latency against another system's, from the text of §5.
 MEAN_VS = {
     FIGURE_6[0].title: {"st": -0.703, "dt": -0.237, "infaas": -0.249},
     FIGURE_6[1].title: {"st": -0.667, "dt": -0.292, "infaas": -0.393},
     FIGURE_10[0].title: {"st": -0.703, "dt": -0.241, "infaas": -0.313},
     FIGURE_10[1].title: {"st": -0.981, "dt": -0.307, "infaas": -0.417},
 }
-#: The largest reductions of the 98th percentile over both streams.
+#: Largest reduction of the 98th percentile over both streams.
 P98_VS = {
     "Figure 6": {"st": -0.894, "dt": -0.259, "infaas": -0.401},
     "Figure 10": {"st": -0.984, "dt": -0.260, "infaas": -0.293},

@@ -1,4 +1,4 @@
-"""What goes in: latencies read off Arlo's Figure 2, and its workloads; every assumption is named in `ASSUMED`."""
+"""Inputs of the simulation: latencies from Arlo's Figure 2, and its workloads; `ASSUMED` lists every assumption."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidal.simulator.arlo import TWEETS, Bursts, ServiceTimes, SyntheticRequests
 from tidal.simulator.traces import read_lengths, read_rates
 
 MAX_LENGTHS = tuple(range(64, 513, 64))
-# Queries of INFaaS that share a bin, as a share of what an instance finishes within the SLO.
+# Bin size of INFaaS, as a share of the queries that an instance finishes within the SLO.
 INFAAS_FILL = 0.02
 HEADROOM = 0.1
 _BURSTS = Bursts()
@@ -21,27 +21,27 @@ _DRIFT, _DRIFT_S = 0.2, 1800.0
 READ_OFF = (
     "Bert-Base: 4.86 ms at 512 tokens, 4.22 times length 64 (§2.1, §2.2); Bert-Large: 5.25 times length 64",
     "static latency is a staircase of 64 tokens (§3.3); dynamic shapes cost 1.22 to 3.56 times as much (§2.2)",
-    "SLO 150 and 450 ms; λ 0.85, α 0.9, L 6, period 120 s, replacement 1 s, overhead 0.8 ms a request (§4, §5)",
+    "SLO 150 and 450 ms; λ 0.85, α 0.9, L 6, period 120 s, replacement 1 s, overhead 0.8 ms per request (§4, §5)",
 )
 ASSUMED = (
     "the steps of the staircase are of equal height (Figure 2 is a picture without numbers)",
-    "Bert-Large takes 11 ms at 512 tokens, and bursts are as they are: of a few values tried, those with which Arlo's "
-    "own latencies in Table 4, and ST's overload in Figure 10b, come out",
-    "dynamic shapes cost most, 3.56 times, at the shortest inputs and 1.22 times at long ones, with an exponential in "
-    "between; its one parameter is set by Figure 6a's mean against DT, and nothing else",
-    f"INFaaS: equal numbers of each runtime, bins of {INFAAS_FILL:.0%} of the capacity within the SLO (set by Figure "
-    f"6a's mean against INFaaS, and nothing else), headroom of {HEADROOM:.0%} of GPU time when autoscaling",
-    f"bursts: {_BURSTS.factor:g} times the mean rate for {_BURSTS.mean_s:g} s on the mean, "
+    "the 11 ms of Bert-Large at 512 tokens, and the parameters of bursts: of a few values tried, those that reproduce "
+    "Arlo's latencies in Table 4 and ST's overload in Figure 10b",
+    "dynamic shapes cost 3.56 times as much at the shortest inputs and 1.22 times at long ones, with an exponential in "
+    "between; its one parameter is fitted to Figure 6a's mean against DT only",
+    f"INFaaS: equal numbers of each runtime, bins of {INFAAS_FILL:.0%} of the capacity within the SLO (fitted to "
+    f"Figure 6a's mean against INFaaS only), headroom of {HEADROOM:.0%} of GPU time when autoscaling",
+    f"bursts: {_BURSTS.factor:g} times the mean rate for {_BURSTS.mean_s:g} s on average, "
     f"{_BURSTS.share:.0%} of the time",
-    f"drift of the mix: one factor on all lengths, its logarithm with a deviation of {_DRIFT:g} and a correlation "
+    f"drift of the lengths: one factor on all lengths, its logarithm with a deviation of {_DRIFT:g} and a correlation "
     f"time of {_DRIFT_S / 60:g} min, slow enough for an allocation every 120 s to follow; with 5 min it cannot",
-    "the rates of Figures 11 and 12 and of Table 3 (7,000 a second) and of Figure 8 (1,000 a second)",
+    "the rates of Figures 11 and 12 and of Table 3 (7,000 per second) and of Figure 8 (1,000 per second)",
 )
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A model with its SLO in seconds."""
+    """A model, its SLO in seconds, and its service times."""
 
     name: str
     slo_s: float
@@ -49,7 +49,7 @@ class Stream:
 
 
 def stream(name: str, slo_s: float, last_ms: float, ratio: float) -> Stream:
-    """Latencies of a model that takes `last_ms` at 512 tokens, `ratio` times what it takes at 64."""
+    """Return a model that takes `last_ms` at 512 tokens, and `ratio` times less at 64 tokens."""
     static = np.linspace(last_ms / ratio, last_ms, len(MAX_LENGTHS)) / 1e3
     tokens = np.arange(MAX_LENGTHS[-1] + 1)
     step = np.maximum(np.ceil(tokens / 64).astype(int) - 1, 0)
@@ -64,26 +64,27 @@ LARGE = stream("Bert-Large", 0.450, 11.0, 5.25)
 
 
 @dataclass(frozen=True)
-class Data:
-    """Rates and lengths.
+class ClusterData:
+    """Rates and lengths of requests.
 
     Args:
-        folder: holds `twitter_2021_rate/per_second.csv.gz` and `tweet_lengths/lengths.csv`; None for made ones.
+        folder: Folder with `twitter_2021_rate/per_second.csv.gz` and `tweet_lengths/lengths.csv`; None for synthetic
+            data.
     """
 
     folder: Path | None
 
     @property
     def description(self) -> str:
-        """Which data this is."""
+        """Description of the data."""
         if self.folder is None:
-            return "made data: rates that scatter by 13 % from second to second, lengths by the percentiles of tweets"
+            return "synthetic data: rates that vary by 13 % from second to second, lengths by the percentiles of tweets"
         return "rates of the public Twitter stream by second (August 2021), token lengths of 92,403 public tweets"
 
     def workload(
         self, rate: float, seconds: int, *, minute: int = 620, bursty: bool = False, drift: bool = True, seed: int = 0
     ) -> SyntheticRequests:
-        """Requests at a mean rate; `minute` of the trace is the first."""
+        """Return requests at a mean rate, from a minute of the trace on."""
         trace = self._day[minute * 60 : minute * 60 + seconds]
         lengths, weights = self._lengths
         return SyntheticRequests(

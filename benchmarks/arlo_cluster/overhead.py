@@ -1,4 +1,4 @@
-"""What a dispatch and a simulated request cost on one core (Arlo Figure 9, §5.2)."""
+"""CPU time of a dispatch and of a simulated request on one core (Arlo Figure 9, §5.2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.arlo_cluster.inputs import LARGE, Data
+from benchmarks.arlo_cluster.inputs import LARGE, ClusterData
 from tidal.arlo.policies import ArloQuery, PartitionedPolicy
 from tidal.simulator.arlo import SystemName, length_history, make_system, simulate
 
@@ -17,13 +17,13 @@ _RUNTIMES = 12
 _SLO_S = 0.45
 _SPEED_RATE = 250_000
 PEEKS = (1, 3, 6, 12)
-#: Instances, and requests that come at once.
+#: Number of instances, and number of simultaneous requests.
 LOADS = ((200, 400), (400, 800), (600, 1200), (800, 1600), (1000, 2000), (1200, 2400))
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchTime:
-    """Processor time of a burst: the best and the median of several."""
+    """CPU time per request of a burst: the best and the median of several bursts."""
 
     instances: int
     requests: int
@@ -33,12 +33,12 @@ class DispatchTime:
 
     @property
     def burst_ms(self) -> float:
-        """The best burst."""
+        """CPU time of the best burst in ms."""
         return self.best_us * self.requests / 1e3
 
 
 def dispatch_times(repeats: int) -> list[DispatchTime]:
-    """Time Algorithm 1 for bursts onto instances that are half full already, so that it looks at several levels."""
+    """Time Algorithm 1 for bursts onto half-full instances, so that it peeks at several levels."""
     rng = np.random.default_rng(0)
     latencies = np.linspace(0.0021, 0.011, _RUNTIMES)
     max_lengths = [round(512 * (i + 1) / _RUNTIMES) for i in range(_RUNTIMES)]
@@ -64,16 +64,16 @@ def dispatch_times(repeats: int) -> list[DispatchTime]:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
-    """Simulated requests in a second of processor time, the making of the requests included."""
+class SimulationSpeed:
+    """Simulated requests per CPU second, including the generation of the requests."""
 
     requests: int
     best: float
     median: float
 
 
-def simulation_speed(data: Data, repeats: int) -> Speed:
-    """Arlo on 1,000 GPUs under the rate of Table 4, a second of it, again and again."""
+def simulation_speed(data: ClusterData, repeats: int) -> SimulationSpeed:
+    """Simulate one second of Arlo on 1,000 GPUs at the rate of Table 4, `repeats` times."""
     workload = data.workload(_SPEED_RATE, 1, drift=False)
     history = length_history(workload)
     speeds, requests = [], 0
@@ -83,4 +83,4 @@ def simulation_speed(data: Data, repeats: int) -> Speed:
         start = time.process_time()
         requests = simulate(system, workload).requests
         speeds.append(requests / (time.process_time() - start))
-    return Speed(requests, max(speeds), statistics.median(speeds))
+    return SimulationSpeed(requests, max(speeds), statistics.median(speeds))

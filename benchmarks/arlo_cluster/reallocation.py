@@ -1,4 +1,4 @@
-"""Requests that fail while `tidal controller` changes the allocation of a real server under traffic that shifts."""
+"""Counts requests that fail while `tidal controller` changes the allocation of a real server under shifting traffic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidal_client import AsyncClient
 
 _CLIENTS = 4
 _PERIOD_S = 3.0
-# A shift of the lengths that the controller sees no reason to follow is given up after so many seconds.
+# Seconds after which the lengths shift again if the controller has not changed the allocation.
 _SHIFT_S = 60.0
 _AT_MOST_S = 600.0
 _TIMEOUT_S = 30.0
@@ -34,17 +34,17 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ReallocationResult:
-    """What happened to the queries of a run.
+    """Result of a run.
 
     Attributes:
-        sent: queries sent.
-        failed: queries with an error instead of an answer, timeouts included.
-        changes: changes of the allocation that were carried out meanwhile.
-        seconds: how long it took.
-        change_s: seconds of each change.
-        allocations: instances by `max_length`, before the first change and after each.
-        worst_ms: longest time that a client waited for an answer.
-        first_error: the first failure, empty where there was none.
+        sent: Number of queries sent.
+        failed: Number of queries with an error instead of an answer, timeouts included.
+        changes: Number of completed changes of the allocation.
+        seconds: Duration of the run in seconds.
+        change_s: Duration of each change in seconds.
+        allocations: Instances by `max_length`, before the first change and after each.
+        worst_ms: Longest time that a client waited for an answer.
+        first_error: First failure; "" if there was none.
     """
 
     sent: int
@@ -60,21 +60,21 @@ class ReallocationResult:
 def measure(
     repository: Path, model: str, *, changes: int = 3, at_least: int = 1000, period_s: float = _PERIOD_S, seed: int = 0
 ) -> ReallocationResult:
-    """Serve a partitioned model of at least two runtimes, send queries whose lengths shift, and let the controller act.
+    """Serve a partitioned model, send queries whose lengths shift, and let the controller change the allocation.
 
-    All queries are of one runtime's length for a while, then of another's: each time the best allocation is another
-    one. The run ends after so many changes and queries, and after ten minutes at the latest.
+    All queries have the length of one runtime for a while, then of another, so that the best allocation changes. The
+    run ends after `changes` changes and `at_least` queries, but at the latest after ten minutes.
 
     Args:
-        repository: where the model is published. Its allocation is changed.
-        model: its name.
-        changes: how often the allocation is to change.
-        at_least: how many queries are to be sent.
-        period_s: of the controller, seconds.
-        seed: of the texts.
+        repository: Model repository; the allocation of the model is changed.
+        model: Name of the model.
+        changes: Number of changes of the allocation.
+        at_least: Lower bound of the number of queries.
+        period_s: Period of the controller in seconds.
+        seed: Seed of the texts.
 
     Raises:
-        Unsupported: the model has one runtime only, so that there is nothing to allocate.
+        Unsupported: The model has one runtime only, so that there is nothing to allocate.
     """
     version_dir = ModelEntry(repository / model).latest()
     assert version_dir is not None, f"{model} is not published"
@@ -83,7 +83,7 @@ def measure(
     if len(lengths) < 2:
         raise Unsupported(f"model '{model}' has one runtime: there is nothing to allocate")
     maker = TextMaker(version_dir / manifest.tokenizer.file, seed)
-    # Short, long, middle, long, and again: neighbours differ most.
+    # Short, long, middle, long, and again: consecutive lengths differ as much as possible.
     shifts = itertools.cycle([lengths[0], lengths[-1], lengths[(len(lengths) - 1) // 2], lengths[-1]])
     events: list[dict[str, Any]] = []
     journal = EventLog(lambda line: events.append(json.loads(line)), as_json=True)
@@ -116,7 +116,7 @@ def measure(
 
 
 class _Traffic:
-    """Clients that each send their next query when they have the answer to the one before."""
+    """Clients in a closed loop: each sends its next query when the previous one is answered."""
 
     def __init__(self, maker: TextMaker, model: str) -> None:
         self.sent = 0
@@ -152,6 +152,6 @@ class _Traffic:
             began = time.monotonic()
             try:
                 await client.classify(self._model, text, outputs=["label"])
-            except Exception as error:  # whatever it is, it is no answer
+            except Exception as error:  # any exception is a failed query
                 self.errors.append(f"{type(error).__name__}: {error}")
             self.worst_s = max(self.worst_s, time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""What is measured through a real server on this machine: the simulator's fidelity, and changes of the allocation."""
+"""Measurements with a real server on this machine: fidelity of the simulator, and changes of the allocation."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 from benchmarks.arlo.allocation import choose
 from benchmarks.arlo.prepare import PARTITIONED, prepare
 from benchmarks.arlo.systems import write_repository
-from benchmarks.arlo.workload import Workload
+from benchmarks.arlo.workload import ArloWorkload
 from benchmarks.arlo_cluster import reallocation
 from benchmarks.arlo_cluster.fidelity import (
     CALIBRATED_AT,
     LOADS,
     QUICK,
-    Compared,
-    Round,
-    Sizes,
+    ComparedTrace,
+    FidelityRound,
+    FidelitySize,
     measure_rounds,
     median_error,
 )
@@ -33,13 +33,13 @@ _PAPER = {"mean": "4.3%", "p98": "2.6%"}
 
 
 def measure(report: Report, data: Path | None, quick: bool) -> None:
-    """Prepare the model, serve it, and add tables and claims."""
+    """Prepare and serve the model, and add tables and claims."""
     artefacts = prepare(_PRECISION)
     manifest = artefacts.manifest(PARTITIONED)
-    workload = Workload(artefacts.version(PARTITIONED) / "tokenizer" / "tokenizer.json", data)
+    workload = ArloWorkload(artefacts.version(PARTITIONED) / "tokenizer" / "tokenizer.json", data)
     progress("fidelity: choosing instances by simulation")
     allocation = choose(manifest, workload, instances=len(os.sched_getaffinity(0)))
-    sizes = QUICK if quick else Sizes()
+    sizes = QUICK if quick else FidelitySize()
     with tempfile.TemporaryDirectory(prefix="arlo-cluster-", dir=cache_folder()) as folder:
         repository = Path(folder)
         write_repository(
@@ -55,8 +55,8 @@ def measure(report: Report, data: Path | None, quick: bool) -> None:
         add_reallocation(report, result, changes)
 
 
-def add_fidelity(report: Report, rounds: Sequence[Round], sizes: Sizes) -> None:
-    """Add tables of the simulator's inputs, of simulated and measured latencies, and of their differences."""
+def add_fidelity(report: Report, rounds: Sequence[FidelityRound], sizes: FidelitySize) -> None:
+    """Add tables of the calibrations, and of simulated and measured latencies."""
     first = rounds[0].calibration
     instances = {n: count for n, count in zip(first.max_lengths, first.instances, strict=True) if count}
     shown = ", ".join(f"{count} of {n}" for n, count in instances.items())
@@ -70,13 +70,13 @@ def add_fidelity(report: Report, rounds: Sequence[Round], sizes: Sizes) -> None:
         if one.percent == percent
     ]  # fmt: skip
     title = (
-        f"fidelity: server and simulator under the same Poisson arrivals, {sizes.measured_s:g} s a round; in brackets "
-        "the simulator by the manifest's profile alone"
+        f"fidelity: server and simulator under the same Poisson arrivals, {sizes.measured_s:g} s per round; in "
+        "brackets the simulation with the manifest's profile only"
     )
-    # cpu: share of the cores that the server's processes used; busy: simulated share of the time in which instances
-    # ran something; other work: share of the cores that neither server nor clients used.
-    columns = ["load", "round", "1/s", "mean ms", "simulated", "off by", "p98 ms", "simulated", "off by"]
-    report.add_table(title, [*columns, "failed", "cpu", "busy", "other work"], rows)
+    # cpu: share of the cores that the server's processes used; busy: simulated utilisation of the instances; others:
+    # share of the cores that processes other than server and clients used.
+    columns = ["load", "round", "1/s", "mean ms", "simulated", "error", "p98 ms", "simulated", "error"]
+    report.add_table(title, [*columns, "failed", "cpu", "busy", "others"], rows)
     report.measured["fidelity"] = {
         "instances": {str(n): count for n, count in instances.items()},
         "slo_ms": first.slo_s * 1e3,
@@ -94,25 +94,25 @@ def add_fidelity(report: Report, rounds: Sequence[Round], sizes: Sizes) -> None:
 
 
 def add_reallocation(report: Report, result: ReallocationResult, changes: int) -> None:
-    """What the changes were, of which there should be so many, and what they did to the queries."""
+    """Add the table of changes and failed queries, and the claims; `changes` is the goal."""
     steps = [" ".join(f"{n}={count}" for n, count in each.items() if count) for each in result.allocations]
     rows = [
         ["queries", str(result.sent)],
         ["failed", f"{result.failed}{f', first: {result.first_error}' if result.first_error else ''}"],
         ["changes", str(result.changes)],
-        ["seconds a change", ", ".join(f"{each:.1f}" for each in result.change_s)],
+        ["seconds per change", ", ".join(f"{each:.1f}" for each in result.change_s)],
         ["longest wait of a client, ms", f"{result.worst_ms:.0f}"],
-        ["seconds in all", f"{result.seconds:.0f}"],
+        ["seconds in total", f"{result.seconds:.0f}"],
         *([f"instances {'at first' if i == 0 else f'after change {i}'}", step] for i, step in enumerate(steps)),
     ]
-    report.add_table("tidal controller under traffic whose lengths shift", ["what", "measured"], rows)
+    report.add_table("tidal controller under traffic with shifting lengths", ["what", "measured"], rows)
     report.measured["reallocation"] = asdict(result)
-    note = f"{result.sent} queries during {result.changes} changes, timeouts counted"
+    note = f"{result.sent} queries during {result.changes} changes, timeouts included"
     made = Claim("reallocations_under_traffic", f">= {changes}", result.changes, note="by `tidal controller`")
     report.claims += [made, Claim("failed_during_reallocation", "== 0", result.failed, note=note)]
 
 
-def _calibrated(turn: int, each: Round, lengths: Sequence[int]) -> list[str]:
+def _calibrated(turn: int, each: FidelityRound, lengths: Sequence[int]) -> list[str]:
     calibration = each.calibration
     cells = []
     for length in lengths:
@@ -126,7 +126,7 @@ def _calibrated(turn: int, each: Round, lengths: Sequence[int]) -> list[str]:
     return [str(turn + 1), f"{each.capacity:.1f}", *cells, shares, overheads]
 
 
-def _compared(turn: int, one: Compared) -> list[str]:
+def _compared(turn: int, one: ComparedTrace) -> list[str]:
     def both(simulated: float, by_profile: float) -> str:
         return f"{simulated:.1f} ({by_profile:.1f})"
 
@@ -153,7 +153,7 @@ def _compared(turn: int, one: Compared) -> list[str]:
     ]
 
 
-def _kept(each: Round) -> dict[str, object]:
+def _kept(each: FidelityRound) -> dict[str, object]:
     compared = {
         str(one.percent): {
             "rate": one.rate,

@@ -1,1 +1,1 @@
-"""The custom batcher against Triton's plain dynamic batcher, in front of the `engine` backend."""
+"""The custom batcher compared with Triton's default dynamic batcher, in front of the `engine` backend."""

@@ -15,7 +15,7 @@ import typer
 
 from benchmarks.batcher.batchings import Batching, search_batcher, search_plain
 from benchmarks.batcher.engine import publish_engine
-from benchmarks.batcher.measure import Cell, measure
+from benchmarks.batcher.measure import BatcherCell, measure
 from benchmarks.batcher.plot import CAPACITY, SATURATED, plot
 from benchmarks.report import Claim, Report, progress
 from benchmarks.serving_path.prepare import MODEL, prepare
@@ -29,7 +29,7 @@ _SEARCH_SEED, _FIRST_SEED = 500, 1000
 
 
 @dataclass(slots=True)
-class Bench:
+class BatcherBench:
     """A server with the model, loaded with one batching at a time."""
 
     server: RunningServer
@@ -37,11 +37,11 @@ class Bench:
     seconds: float
     searched: list[list[str]] = field(default_factory=list)
     loaded: Batching | None = None
-    #: What the search measured, by load and candidate: one that is still the best is not measured again.
+    #: Results of the search by load and candidate: a candidate that is still the best is not measured again.
     scores: dict[tuple[str, Batching], float] = field(default_factory=dict)
 
-    def run(self, batching: Batching, rate: float, *, seed: int, seconds: float | None = None) -> Cell:
-        """One cell; the model is loaded anew where it is batched in another way."""
+    def run(self, batching: Batching, rate: float, *, seed: int, seconds: float | None = None) -> BatcherCell:
+        """Measure one cell; the model is reloaded if its batching changes."""
         if batching != self.loaded:
             cores = len(os.sched_getaffinity(0))
             self.server.control.load(ENGINE, batching.config(self.manifest, cores))
@@ -50,7 +50,7 @@ class Bench:
         return measure(self.server, ENGINE, names, rate=rate, seconds=seconds or self.seconds, seed=seed)
 
     def best(self, load: str, rate: float, candidates: Sequence[Batching]) -> Batching:
-        """The candidate with the lowest mean latency, or the most answers where all requests come at once."""
+        """Return the candidate with the lowest mean latency, or the most answers if all requests are sent at once."""
         for candidate in candidates:
             if (load, candidate) in self.scores:
                 continue
@@ -68,7 +68,7 @@ def main(
         Path | None, typer.Option(help="Write results here, tables (.txt) and plot (.png) beside it.")
     ] = None,
 ) -> None:
-    """Compare batches of mixed lengths with and without the batcher (real MiniLM weights, `engine` backend)."""
+    """Compare batching of mixed lengths with and without the custom batcher (real MiniLM weights, `engine` backend)."""
     report = Report("batcher", quick)
     build()
     source, _, digest = prepare()
@@ -81,7 +81,7 @@ def main(
         (repository / ENGINE / "config.pbtxt").write_text('backend: "engine"\n')  # until it is loaded with others
         progress("starting tidal serve")
         with tidal_serve(repository, "--exit-timeout", "3") as server:
-            bench = Bench(server, manifest, 2 if quick else 3)
+            bench = BatcherBench(server, manifest, 2 if quick else 3)
             _compare(report, bench, quick)
             report.add_table("search", ["load", "batching", "mean ms", "answers/s", "rows a batch"], bench.searched)
     report.finish(json)
@@ -89,8 +89,8 @@ def main(
         plot(report.document(), json.with_suffix(".png"))
 
 
-def _compare(report: Report, bench: Bench, quick: bool) -> None:
-    progress("what the plain batcher answers when all requests come at once")
+def _compare(report: Report, bench: BatcherBench, quick: bool) -> None:
+    progress("capacity of the plain batcher: all requests at once")
     capacity = bench.run(Batching(16), math.inf, seed=_SEARCH_SEED).per_second
     report.measured[CAPACITY] = capacity
     loads = {f"{percent}%": percent / 100 * capacity for percent in ((80,) if quick else (70, 95))}
@@ -102,7 +102,7 @@ def _compare(report: Report, bench: Bench, quick: bool) -> None:
 
         if not pair or not quick:  # a quick run searches at the first load alone
             pair = {"plain": search_plain(pick, quick=quick), "batcher": search_batcher(pick, quick=quick)}
-        cells: dict[str, list[Cell]] = {system: [] for system in pair}
+        cells: dict[str, list[BatcherCell]] = {system: [] for system in pair}
         for turn in range(2 if quick else 3):
             progress(f"comparing at {load}, round {turn + 1}")
             for system in pair if turn % 2 == 0 else reversed(pair):
@@ -115,7 +115,7 @@ def _compare(report: Report, bench: Bench, quick: bool) -> None:
     report.add_table("medians of the rounds", columns, rows)
 
 
-def _claim(report: Report, load: str, pair: dict[str, Batching], cells: dict[str, list[Cell]]) -> None:
+def _claim(report: Report, load: str, pair: dict[str, Batching], cells: dict[str, list[BatcherCell]]) -> None:
     ours, theirs = cells["batcher"], cells["plain"]
     note = f"{pair['batcher'].name} against {pair['plain'].name}"
 
@@ -139,7 +139,7 @@ def _claim(report: Report, load: str, pair: dict[str, Batching], cells: dict[str
     }
 
 
-def _row(load: str, system: str, batching: Batching, cells: Sequence[Cell]) -> list[str]:
+def _row(load: str, system: str, batching: Batching, cells: Sequence[BatcherCell]) -> list[str]:
     medians = [
         statistics.median(cell.mean_ms for cell in cells),
         *(statistics.median(cell.percentile_ms(percent) for cell in cells) for percent in (50, 98)),

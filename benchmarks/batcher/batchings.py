@@ -1,4 +1,4 @@
-"""Ways to have requests batched in front of one model: Triton's own, and with the custom batcher."""
+"""Configurations of dynamic batching for one model: Triton's default batching, and the custom batcher."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Pick = Callable[[Sequence["Batching"]], "Batching"]
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """One way.
+    """One configuration of dynamic batching.
 
     Attributes:
-        max_batch: rows of a batch at most.
-        ragged: whether requests of different lengths may share a batch (`allow_ragged_batch`).
-        delay_us: how long a batch waits to be fuller.
-        preferred: sizes of which a batch is sent at once; () leaves them to Triton, which prefers the largest.
-        final: prefer every size, so that a batch stays as it was formed.
-        tokens: longest length times rows of a batch at most, with the batcher.
-        length_bin: width of the bins of length, with the batcher.
+        max_batch: Maximum number of rows of a batch.
+        ragged: Whether requests of different lengths may share a batch (`allow_ragged_batch`).
+        delay_us: Maximum queue delay.
+        preferred: Preferred batch sizes, which are sent at once; () leaves Triton's default, the maximum.
+        final: Whether every size is preferred, so that a batch does not grow after it was formed.
+        tokens: Maximum of longest length times rows of a batch, with the custom batcher.
+        length_bin: Width of length bins, with the custom batcher.
     """
 
     max_batch: int
@@ -36,7 +36,7 @@ class Batching:
 
     @property
     def name(self) -> str:
-        """In a table."""
+        """Name in tables."""
         parts = [
             f"batch {self.max_batch}",
             "" if self.ragged else "equal lengths",
@@ -49,7 +49,7 @@ class Batching:
         return ", ".join(part for part in parts if part)
 
     def config(self, manifest: EngineManifest, instances: int) -> dict[str, Any]:
-        """The complete config of a model, as Triton's load API takes it."""
+        """Return the complete config of a model for Triton's load API."""
         parameters = {"TIDAL_BATCH_TOKENS": self.tokens, "TIDAL_BATCH_LENGTH_BIN": self.length_bin}
         given = {name: {"string_value": str(value)} for name, value in parameters.items() if value is not None}
         if given:
@@ -74,7 +74,7 @@ class Batching:
 
 
 def search_plain(best: Pick, *, quick: bool) -> Batching:
-    """The best way without the batcher: first which requests may go together, then delay and preferred sizes."""
+    """Search without the custom batcher: first ragged batching and batch size, then delay and preferred sizes."""
     if quick:
         first = best([Batching(16, ragged=False), Batching(2), Batching(16)])
         return best([first, replace(first, delay_us=2_000)])
@@ -86,7 +86,7 @@ def search_plain(best: Pick, *, quick: bool) -> Batching:
 
 
 def search_batcher(best: Pick, *, quick: bool) -> Batching:
-    """The best way with it: first the budget of tokens, then bins, and batches that may grow while they wait."""
+    """Search with the custom batcher: first the token budget, then bins, and batches that may grow while they wait."""
     budgets = (256, 1024) if quick else (64, 128, 256, 512, 1024, 2048, 4096)
     first = best([Batching(64, final=True, tokens=tokens) for tokens in budgets])
     bins = (64,) if quick else (16, 32, 64, 128)

@@ -1,4 +1,4 @@
-"""One engine for all lengths as a model of the `engine` backend, made from a published intent classifier."""
+"""Publishes one engine for all lengths as a model of the `engine` backend, from a published intent classifier."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from tidal.arlo.manifest import load_arlo_manifest
 from tidal.engine_model.manifest import EngineInput, EngineManifest
 from tidal.manifest import MANIFEST_FILE
 
-# Above every id of the classifier's tokenizer and below the size of its table.
+# Upper bound of input ids, within the classifier's vocabulary of 30,522.
 VOCABULARY = 30_000
 
 
 def publish_engine(front: Path, model: Path) -> EngineManifest:
-    """Write version 1 of a model whose engine takes any length; an instance of it has one thread.
+    """Write version 1 of a model whose engine accepts any length, with one thread per instance.
 
     Args:
-        front: version folder of the classifier, built with `form: dynamic`.
-        model: folder to write.
+        front: Version folder of the classifier, built with `form: dynamic`.
+        model: Folder to write.
     """
     made_of = load_arlo_manifest(front)
     runtime = made_of.runtimes[-1]

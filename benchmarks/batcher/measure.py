@@ -1,4 +1,4 @@
-"""Requests of mixed lengths in an open loop, and what became of them."""
+"""Measures an open loop of requests of mixed lengths."""
 
 from __future__ import annotations
 
@@ -14,14 +14,21 @@ from tidal.server.child import RunningServer
 from tidal_client.load import Schedule, poisson, run_load
 
 _SHORTEST, _LONGEST = 8, 512
-# Clients pad to a multiple of this: what one does who wants lengths to meet.
+# Clients pad to a multiple of this length, so that more requests have equal lengths.
 _MULTIPLE = 16
 _TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One way to batch at one load: answers, and how many rows an execution had."""
+class BatcherCell:
+    """Measurements of one batching configuration at one load.
+
+    Attributes:
+        per_second: Answers per second.
+        latencies_ms: Latencies of answered requests.
+        failed: Number of failed requests.
+        mean_batch: Mean number of rows per execution.
+    """
 
     per_second: float
     latencies_ms: list[float]
@@ -30,18 +37,24 @@ class Cell:
 
     @property
     def mean_ms(self) -> float:
-        """Mean latency; infinite where nothing was answered."""
+        """Mean latency in ms; infinite if no request was answered."""
         return float(np.mean(self.latencies_ms)) if self.latencies_ms else math.inf
 
     def percentile_ms(self, percent: float) -> float:
-        """Latency that so many percent of the answered requests do not exceed."""
+        """Percentile of the latency in ms; infinite if no request was answered."""
         return float(np.percentile(self.latencies_ms, percent)) if self.latencies_ms else math.inf
 
 
 def inputs(
     count: int, names: tuple[str, ...], *, seed: int
 ) -> list[dict[str, np.ndarray[tuple[int, int], np.dtype[np.int64]]]]:
-    """Requests of one row: lengths from 8 to 512 tokens, each power of two as often as the next."""
+    """Return requests of one row, with lengths from 8 to 512 tokens, distributed log-uniformly.
+
+    Args:
+        count: Number of requests.
+        names: Names of the inputs.
+        seed: Seed of lengths and tokens.
+    """
     rng = np.random.default_rng(seed)
     made = []
     for length in np.exp2(rng.uniform(math.log2(_SHORTEST), math.log2(_LONGEST), count)).round().astype(int):
@@ -55,10 +68,16 @@ def inputs(
 
 def measure(
     server: RunningServer, model: str, names: tuple[str, ...], *, rate: float, seconds: float, seed: int
-) -> Cell:
-    """Send requests at random times (`rate` a second), or all at once where the rate is infinite.
+) -> BatcherCell:
+    """Send requests with Poisson arrivals, or all at once.
 
-    `seconds` is then how long 20 requests a second would take.
+    Args:
+        server: Running server.
+        model: Name of the model.
+        names: Names of its inputs.
+        rate: Requests per second; infinite to send 20 requests per second of `seconds` at once.
+        seconds: Duration of the arrivals.
+        seed: Seed of times, lengths and tokens.
     """
     warm = inputs(16, names, seed=seed + 1_000_000)
     run_load(server.grpc, model, Schedule(np.zeros(len(warm)), warm), outputs=["logits"], timeout_s=_TIMEOUT_S)
@@ -70,7 +89,7 @@ def measure(
     result = run_load(server.grpc, model, schedule, outputs=["logits"], timeout_s=_TIMEOUT_S)
     rows, executions = (after - earlier for after, earlier in zip(batches(server, model), before, strict=True))
     answered = result.answered
-    return Cell(
+    return BatcherCell(
         float(answered.sum()) / result.duration,
         (result.latency[answered] * 1e3).round(2).tolist(),
         int((~answered).sum()),

@@ -1,4 +1,4 @@
-"""The figure of what was measured: throughput where all requests come at once, and latency at other loads."""
+"""The figure of the results: throughput with all requests at once, and latency at other loads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.plots.bars import Bars, save
 
 CAPACITY = "capacity"
-#: Name of the load at which all requests come at once.
+#: Name of the load with all requests at once.
 SATURATED = "all at once"
 _BATCHER = "batcher"
 

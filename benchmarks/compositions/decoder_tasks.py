@@ -24,7 +24,7 @@ from benchmarks.compositions.decoder_prepare import (
     write_shared,
 )
 from benchmarks.compositions.plot import plot_sharing
-from benchmarks.compositions.sharing import SharingSize, SharingSystem, Workload, add_sharing, compare
+from benchmarks.compositions.sharing import SharingSize, SharingSystem, SharingWorkload, add_sharing, compare
 from benchmarks.report import Report
 from tidal_client import AsyncClient
 
@@ -72,14 +72,14 @@ def _systems(artefacts: BuiltArtefacts, count: int) -> dict[str, SharingSystem]:
         own(threads): SharingSystem(
             "one decoder per task, its LoRA merged into the weights",
             partial(write_own, artefacts=artefacts, count=count, threads=threads), names, names,
-            Workload(_query, partial(_send, task=False)),
+            SharingWorkload(_query, partial(_send, task=False)),
         )
         for threads in threads_tried()
     }  # fmt: skip
     shared = SharingSystem(
         "LoRA tasks of one decoder: generations of all tasks share its decode steps",
         partial(write_shared, artefacts=artefacts, count=count), [BASE], names,
-        Workload(_query, partial(_send, task=True)),
+        SharingWorkload(_query, partial(_send, task=True)),
     )  # fmt: skip
     return {**found, SHARED: shared}
 

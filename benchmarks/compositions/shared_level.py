@@ -15,7 +15,7 @@ import typer
 
 from benchmarks.compositions.plot import plot_sharing
 from benchmarks.compositions.shared_prepare import OWN, SHARED, BuiltArtefacts, model, prepare, write_system
-from benchmarks.compositions.sharing import SharingSize, SharingSystem, Workload, add_sharing, compare
+from benchmarks.compositions.sharing import SharingSize, SharingSystem, SharingWorkload, add_sharing, compare
 from benchmarks.report import Report
 from demo.texts import make_examples
 from tidal_client import AsyncClient
@@ -48,7 +48,7 @@ def main(
 
 def _systems(artefacts: BuiltArtefacts, count: int) -> dict[str, SharingSystem]:
     names = [model(number) for number in range(count)]
-    workload = Workload(_text, _send)
+    workload = SharingWorkload(_text, _send)
     return {
         name: SharingSystem(
             description, partial(write_system, artefacts=artefacts, system=name, count=count), names, names, workload

@@ -49,7 +49,7 @@ class SharingSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class SharingWorkload:
     """The requests of a comparison.
 
     Attributes:
@@ -77,7 +77,7 @@ class SharingSystem:
     write: Callable[[Path], None]
     served: Sequence[str]
     targets: Sequence[str]
-    workload: Workload
+    workload: SharingWorkload
 
 
 @dataclass(slots=True)

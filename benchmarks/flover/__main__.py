@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.flover import cancels, equality, plot, tables
-from benchmarks.flover.bench import Bench
+from benchmarks.flover.bench import FloverBench
 from benchmarks.flover.claims import make_claims
 from benchmarks.flover.equality import Equality
 from benchmarks.flover.kept_run import FloverRun
-from benchmarks.flover.load import PROMPT, Loads
-from benchmarks.flover.plan import FULL, QUICK, MeasurementPlan, Size
-from benchmarks.flover.prepare import Artefacts, load, prepare
+from benchmarks.flover.load import PROMPT, FloverLoadGenerator
+from benchmarks.flover.plan import FULL, QUICK, FloverSize, MeasurementPlan
+from benchmarks.flover.prepare import FloverArtefacts, load, prepare
 from benchmarks.flover.rounds import measure
 from benchmarks.flover.search import Search
 from benchmarks.flover.systems import EXACT, TIDAL, UNSHUFFLED, write_repository
@@ -42,7 +42,7 @@ def main(
     compare(load() if quick else prepare(), QUICK if quick else FULL, data, json, quick=quick)
 
 
-def compare(artefacts: Artefacts, size: Size, data: Path | None, json: Path | None, *, quick: bool) -> None:
+def compare(artefacts: FloverArtefacts, size: FloverSize, data: Path | None, json: Path | None, *, quick: bool) -> None:
     """Measure what an interrupted run has not kept yet, and report."""
     report = Report("flover", quick)
     _add_setting(report, artefacts, size, data)
@@ -76,16 +76,16 @@ def compare(artefacts: Artefacts, size: Size, data: Path | None, json: Path | No
 
 
 def _measure(
-    artefacts: Artefacts, run: FloverRun, size: Size, data: Path | None, *, quick: bool
+    artefacts: FloverArtefacts, run: FloverRun, size: FloverSize, data: Path | None, *, quick: bool
 ) -> tuple[dict[str, Equality], int]:
     """Measure everything that needs the server; returns the token equality by precision, and the slots lost."""
-    loads = Loads(artefacts.manifest.form.vocabulary)
+    loads = FloverLoadGenerator(artefacts.manifest.form.vocabulary)
     with tempfile.TemporaryDirectory(prefix="flover-repository-", dir=artefacts.folder) as folder:
         write_repository(Path(folder), artefacts)
         progress("starting tidal serve")
         there = [part for model in (TIDAL, UNSHUFFLED) for part in ("--model", model)]
         with tidal_serve(Path(folder), *there) as server:
-            bench = Bench(server, artefacts)
+            bench = FloverBench(server, artefacts)
             batched = bool(size.windows_s or size.fixed)
             Search(bench, run, loads, size.searched, batched=batched, quick=quick).search()
             measure(bench, run, MeasurementPlan(size, loads, run, data))
@@ -99,7 +99,7 @@ def _cancel_clients(server: RunningServer, count: int) -> cancels.Figures:
     return cancels.run(cancels.target_of(server, TIDAL), count=count, warm_up=count // 3)
 
 
-def _equality(bench: Bench, run: FloverRun, size: Size) -> dict[str, Equality]:
+def _equality(bench: FloverBench, run: FloverRun, size: FloverSize) -> dict[str, Equality]:
     """Equality of served tokens in float32, and in the compared precision."""
 
     def measured(precision: str, model: str) -> Equality:
@@ -119,7 +119,7 @@ def _equality(bench: Bench, run: FloverRun, size: Size) -> dict[str, Equality]:
     return {"fp32": exact, bench.artefacts.precision: compared}
 
 
-def _add_setting(report: Report, artefacts: Artefacts, size: Size, data: Path | None) -> None:
+def _add_setting(report: Report, artefacts: FloverArtefacts, size: FloverSize, data: Path | None) -> None:
     manifest, form = artefacts.manifest, artefacts.manifest.form
     facts = {
         "artefacts": artefacts.digest,

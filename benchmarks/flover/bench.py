@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import psutil
 
 from benchmarks.closed_loop import series
-from benchmarks.flover.load import Load
-from benchmarks.flover.outcome import Outcome, Watched, outcome_of
-from benchmarks.flover.prepare import Artefacts
+from benchmarks.flover.load import FloverLoad
+from benchmarks.flover.outcome import FloverOutcome, Watched, outcome_of
+from benchmarks.flover.prepare import FloverArtefacts
 from benchmarks.flover.sending import Trace, send, warm_up
 from benchmarks.flover.systems import EXACT, TIDAL, UNSHUFFLED, Form, config
 from benchmarks.usage import Usage
@@ -27,7 +27,7 @@ _MIB = 1 << 20
 
 
 @dataclass
-class Bench:
+class FloverBench:
     """A server over the repository of `write_repository`.
 
     Attributes:
@@ -38,11 +38,11 @@ class Bench:
     """
 
     server: RunningServer
-    artefacts: Artefacts
+    artefacts: FloverArtefacts
     loaded: dict[str, Form] = field(default_factory=dict)
     generated: dict[str, int] = field(default_factory=dict)
 
-    def run(self, system: str | Form, load: Load) -> Outcome:
+    def run(self, system: str | Form, load: FloverLoad) -> FloverOutcome:
         """Send a load to one of Tidal's models, or to a baseline with its settings."""
         model = system if isinstance(system, str) else system.model
         if isinstance(system, Form):
@@ -60,7 +60,7 @@ class Bench:
         )
         return outcome_of(traces, watched)
 
-    def tokens(self, model: str, load: Load) -> list[list[int]]:
+    def tokens(self, model: str, load: FloverLoad) -> list[list[int]]:
         """Return the tokens that one of Tidal's models generates."""
         return [trace.tokens for trace in self._sent(model, send(self.server.grpc, model, load))]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from benchmarks.flover.equality import Equality
 from benchmarks.flover.kept_run import FloverRun
-from benchmarks.flover.outcome import Outcome, median_ratio
-from benchmarks.flover.plan import REQUESTS, Size, random_lengths, swept, texts, together
+from benchmarks.flover.outcome import FloverOutcome, median_ratio
+from benchmarks.flover.plan import REQUESTS, FloverSize, random_lengths, swept, texts, together
 from benchmarks.flover.systems import INSTANCES, LABELS, PEERS, TIDAL, UNSHUFFLED
 from benchmarks.report import Claim
 
@@ -53,7 +53,7 @@ def growth(run: FloverRun, count: int) -> float | None:
     return median_ratio(*([each.latency_s for each in of_case[:rounds]] for of_case in (several, alone)))
 
 
-def make_claims(run: FloverRun, size: Size, exact: Equality, slots_lost: int | None) -> list[Claim]:
+def make_claims(run: FloverRun, size: FloverSize, exact: Equality, slots_lost: int | None) -> list[Claim]:
     """Return a claim for everything that could be measured."""
     found = []
     gap_s = size.gaps_s[0]
@@ -80,5 +80,5 @@ def make_claims(run: FloverRun, size: Size, exact: Equality, slots_lost: int | N
     return found
 
 
-def _rounds(outcomes: list[Outcome]) -> str:
+def _rounds(outcomes: list[FloverOutcome]) -> str:
     return f"{len(outcomes)} rounds" if len(outcomes) > 1 else "1 round"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.flover.bench import Bench
-from benchmarks.flover.load import Load, poisson
+from benchmarks.flover.bench import FloverBench
+from benchmarks.flover.load import FloverLoad, poisson
 from benchmarks.flover.reference import References
 
 #: Rounding alone can reverse leads below this.
@@ -41,9 +41,9 @@ class Equality:
         return self.equal / max(1, self.prompts - self.ties)
 
 
-def measure(bench: Bench, model: str, references: References, count: int) -> Equality:
+def measure(bench: FloverBench, model: str, references: References, count: int) -> Equality:
     """Send prompts at random times, and compare their tokens."""
-    load = Load(
+    load = FloverLoad(
         "references",
         tuple(poisson(count, _GAP_S, seed=7)),
         tuple(tuple(prompt.tolist()) for prompt in references.prompts[:count]),

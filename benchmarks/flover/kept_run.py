@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.flover.outcome import Outcome
+from benchmarks.flover.outcome import FloverOutcome
 from benchmarks.flover.systems import Form
 
 _CLOSE = 2.0
@@ -29,7 +29,7 @@ class FloverRun:
     """
 
     file: Path
-    outcomes: dict[str, dict[str, list[Outcome]]] = field(default_factory=dict)
+    outcomes: dict[str, dict[str, list[FloverOutcome]]] = field(default_factory=dict)
     forms: dict[str, Form] = field(default_factory=dict)
     searched: list[tuple[str, str, float | None, bool]] = field(default_factory=list)
     peers_s: dict[str, float] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class FloverRun:
             return cls(file)
         found = json.loads(file.read_text())
         outcomes = {
-            case: {system: [Outcome.read(each) for each in rounds] for system, rounds in of_case.items()}
+            case: {system: [FloverOutcome.read(each) for each in rounds] for system, rounds in of_case.items()}
             for case, of_case in found["outcomes"].items()
         }
         forms = {name: Form(**form) for name, form in found["forms"].items()}
@@ -63,7 +63,7 @@ class FloverRun:
         aside.write_text(json.dumps(asdict(self), default=str))
         aside.replace(self.file)
 
-    def rounds(self, case: str, system: str) -> list[Outcome]:
+    def rounds(self, case: str, system: str) -> list[FloverOutcome]:
         """Return the outcomes of a system in a case, one per round; empty if not measured."""
         return self.outcomes.get(case, {}).get(system, [])
 

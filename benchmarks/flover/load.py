@@ -15,7 +15,7 @@ PROMPT = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class FloverLoad:
     """Requests, the first at 0 seconds.
 
     Attributes:
@@ -35,7 +35,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Loads:
+class FloverLoadGenerator:
     """Generates loads for one decoder; equal seeds give equal loads.
 
     Attributes:
@@ -46,11 +46,11 @@ class Loads:
     vocabulary: int
     prompt: int = PROMPT
 
-    def make(self, name: str, times: Sequence[float], wanted: Sequence[int], seed: int) -> Load:
+    def make(self, name: str, times: Sequence[float], wanted: Sequence[int], seed: int) -> FloverLoad:
         """Return a load of new random prompts."""
         draw = np.random.default_rng([seed, 2])
         prompts = draw.integers(0, self.vocabulary, (len(times), self.prompt)).tolist()
-        return Load(name, tuple(times), tuple(map(tuple, prompts)), tuple(wanted))
+        return FloverLoad(name, tuple(times), tuple(map(tuple, prompts)), tuple(wanted))
 
 
 def at_once(count: int) -> list[float]:

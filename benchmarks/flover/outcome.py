@@ -13,7 +13,7 @@ _POINTS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FloverOutcome:
     """One run; times count from the first request's arrival, latencies from the arrival of each request.
 
     Attributes:
@@ -43,7 +43,7 @@ class Outcome:
     others: float
 
     @classmethod
-    def read(cls, found: dict[str, Any]) -> Outcome:
+    def read(cls, found: dict[str, Any]) -> FloverOutcome:
         """Read an outcome from JSON, which has lists instead of tuples."""
         spans = [(first, last) for first, last in found["spans"]]
         progress = [(at, tokens) for at, tokens in found["progress"]]
@@ -85,7 +85,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Figures of server and machine during a run, see `Outcome`."""
+    """Figures of server and machine during a run, see `FloverOutcome`."""
 
     calls: int
     peak_mib: float
@@ -94,7 +94,7 @@ class Watched:
     others: float
 
 
-def outcome_of(traces: Sequence[Trace], watched: Watched) -> Outcome:
+def outcome_of(traces: Sequence[Trace], watched: Watched) -> FloverOutcome:
     """Return the outcome of a run."""
     came = sorted((at, tokens) for trace in traces for at, tokens in trace.parts)
     total, progress = 0, []
@@ -103,7 +103,7 @@ def outcome_of(traces: Sequence[Trace], watched: Watched) -> Outcome:
         progress.append((round(at, 3), total))
     step = max(1, len(progress) // _POINTS)
     thinned = progress[::step]
-    return Outcome(
+    return FloverOutcome(
         total_s=came[-1][0],
         latencies_s=[trace.parts[-1][0] - trace.begun_s for trace in traces],
         firsts_s=[trace.parts[0][0] - trace.begun_s for trace in traces],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.flover.kept_run import FloverRun
-from benchmarks.flover.load import Load, Loads, at_once, constant, equal, poisson, recorded, uniform
+from benchmarks.flover.load import FloverLoad, FloverLoadGenerator, at_once, constant, equal, poisson, recorded, uniform
 from benchmarks.flover.systems import BATCHES, INSTANCES, PEERS, TIDAL, UNSHUFFLED, Form, batches
 
 #: Number of requests of every load, except of simultaneous ones.
@@ -18,7 +18,7 @@ _CONSTANT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class FloverSize:
     """Extent of the measurements.
 
     Attributes:
@@ -54,7 +54,7 @@ class Size:
     cancels: int
 
 
-FULL = Size(
+FULL = FloverSize(
     rounds=3,
     tokens=512,
     at_once=(1, 2, 4, 8, 16, 32),
@@ -70,7 +70,7 @@ FULL = Size(
     compared=64,
     cancels=1000,
 )
-QUICK = Size(
+QUICK = FloverSize(
     rounds=1,
     tokens=48,
     at_once=(1, 8, 32),
@@ -89,7 +89,7 @@ QUICK = Size(
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class FloverCase:
     """A load and the systems to run it on in one round.
 
     Attributes:
@@ -99,7 +99,7 @@ class Case:
     """
 
     name: str
-    load: Load
+    load: FloverLoad
     systems: Mapping[str, str | Form]
 
 
@@ -114,12 +114,12 @@ class MeasurementPlan:
         data: Folder with recorded lengths; None: no such load.
     """
 
-    size: Size
-    loads: Loads
+    size: FloverSize
+    loads: FloverLoadGenerator
     run: FloverRun
     data: Path | None
 
-    def cases(self, round_index: int) -> Iterator[Case]:
+    def cases(self, round_index: int) -> Iterator[FloverCase]:
         """Yield the cases of a round, counted from 0."""
         seed = _FIRST_SEED + round_index
         yield from self._together(round_index, seed)
@@ -135,15 +135,15 @@ class MeasurementPlan:
     def _all_peers(self) -> dict[str, str | Form]:
         return {model: self.run.forms[model] for model in PEERS if model in self.run.forms}
 
-    def _together(self, round_index: int, seed: int) -> Iterator[Case]:
+    def _together(self, round_index: int, seed: int) -> Iterator[FloverCase]:
         for count in self.size.at_once:
             if round_index == 0 or count in self.size.repeated:
                 tokens = equal(count, self.size.tokens)
                 load = self.loads.make(together(count), at_once(count), tokens, seed)
                 peers = self._peers() if count > 1 and count in self.size.repeated else {}
-                yield Case(load.name, load, {TIDAL: TIDAL, **peers})
+                yield FloverCase(load.name, load, {TIDAL: TIDAL, **peers})
 
-    def _sweep(self, round_index: int, seed: int) -> Iterator[Case]:
+    def _sweep(self, round_index: int, seed: int) -> Iterator[FloverCase]:
         for gap_s in self.size.gaps_s:
             first = gap_s == self.size.gaps_s[0]
             if round_index and not first:
@@ -151,11 +151,11 @@ class MeasurementPlan:
             times = poisson(REQUESTS, gap_s, seed)
             load = self.loads.make(swept(gap_s), times, uniform(REQUESTS, *self.size.sweep, seed), seed)
             others = {INSTANCES: self.run.forms[INSTANCES]} if gap_s in self.size.instances_s else {}
-            yield Case(
+            yield FloverCase(
                 load.name, load, {TIDAL: TIDAL, **others, **(self._all_peers() if first and round_index == 0 else {})}
             )
 
-    def _lengths(self, round_index: int, seed: int) -> Iterator[Case]:
+    def _lengths(self, round_index: int, seed: int) -> Iterator[FloverCase]:
         for most in self.size.mosts:
             if round_index and most != self.size.mosts[-1]:
                 continue
@@ -164,13 +164,13 @@ class MeasurementPlan:
             load = self.loads.make(random_lengths(self.size.least, most), times, wanted, seed)
             # The paper's 23 times: with the shortest, for instances take longest.
             others = {INSTANCES: self.run.forms[INSTANCES]} if most < self.size.mosts[-1] else {}
-            yield Case(load.name, load, {TIDAL: TIDAL, UNSHUFFLED: UNSHUFFLED, **others})
+            yield FloverCase(load.name, load, {TIDAL: TIDAL, UNSHUFFLED: UNSHUFFLED, **others})
         if round_index == 0 and self.data is not None:
             wanted = recorded(REQUESTS, self.size.tokens, seed, self.data)
             load = self.loads.make("recorded lengths", poisson(REQUESTS, _CONSTANT_S, seed), wanted, seed)
-            yield Case(load.name, load, {TIDAL: TIDAL, **self._peers()})
+            yield FloverCase(load.name, load, {TIDAL: TIDAL, **self._peers()})
 
-    def _constant(self, seed: int) -> Iterator[Case]:
+    def _constant(self, seed: int) -> Iterator[FloverCase]:
         """Figure 7: all strategies with one request every 500 ms."""
         engine = self.run.forms[BATCHES].settings["engine"]
         formed = [batches(engine, window_s=window_s) for window_s in self.size.windows_s]
@@ -178,7 +178,9 @@ class MeasurementPlan:
         times = constant(REQUESTS, _CONSTANT_S)
         load = self.loads.make(CONSTANT, times, uniform(REQUESTS, *self.size.sweep, seed), seed)
         strategies = {form.label: form for form in formed}
-        yield Case(load.name, load, {TIDAL: TIDAL, INSTANCES: self.run.forms[INSTANCES], **strategies, **self._peers()})
+        yield FloverCase(
+            load.name, load, {TIDAL: TIDAL, INSTANCES: self.run.forms[INSTANCES], **strategies, **self._peers()}
+        )
 
 
 CONSTANT = "constant, 500 ms"

@@ -27,7 +27,7 @@ _DONE = "done"
 
 
 @dataclass(frozen=True)
-class Artefacts:
+class FloverArtefacts:
     """Prepared artefacts.
 
     Attributes:
@@ -80,7 +80,7 @@ class Artefacts:
         return genai.why_not(self.extra)
 
 
-def load(shape: Shape = GPT2_SMALL) -> Artefacts:
+def load(shape: Shape = GPT2_SMALL) -> FloverArtefacts:
     """Return prepared artefacts.
 
     Raises:
@@ -92,7 +92,7 @@ def load(shape: Shape = GPT2_SMALL) -> Artefacts:
     return artefacts
 
 
-def prepare(shape: Shape = GPT2_SMALL) -> Artefacts:
+def prepare(shape: Shape = GPT2_SMALL) -> FloverArtefacts:
     """Create missing artefacts, which takes a few minutes."""
     artefacts = _artefacts(shape)
     artefacts.folder.mkdir(parents=True, exist_ok=True)
@@ -119,11 +119,11 @@ def compared_precision() -> str:
     return "bf16" if {"avx512_bf16", "amx_bf16"} & set(device.cpu().features) else "fp32"
 
 
-def _artefacts(shape: Shape) -> Artefacts:
-    return Artefacts(cache_folder() / f"flover-{_digest(shape)}", compared_precision())
+def _artefacts(shape: Shape) -> FloverArtefacts:
+    return FloverArtefacts(cache_folder() / f"flover-{_digest(shape)}", compared_precision())
 
 
-def _build(artefacts: Artefacts, precision: str) -> None:
+def _build(artefacts: FloverArtefacts, precision: str) -> None:
     name = _name(precision)
     spec = artefacts.folder / f"{name}.yaml"
     longest = min(LONGEST, source.read_positions(artefacts.source))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.flover.bench import Bench
+from benchmarks.flover.bench import FloverBench
 from benchmarks.flover.kept_run import FloverRun
-from benchmarks.flover.plan import Case, MeasurementPlan
+from benchmarks.flover.plan import FloverCase, MeasurementPlan
 from benchmarks.flover.systems import LABELS, PEERS
 from benchmarks.report import progress
 
 
-def measure(bench: Bench, run: FloverRun, plan: MeasurementPlan) -> None:
+def measure(bench: FloverBench, run: FloverRun, plan: MeasurementPlan) -> None:
     """Measure all rounds of all cases; a peer that fails is recorded as missing, and left out from then on."""
     for round_index in range(plan.size.rounds):
         for number, case in enumerate(plan.cases(round_index)):
@@ -28,7 +28,7 @@ def measure(bench: Bench, run: FloverRun, plan: MeasurementPlan) -> None:
                 run.save()
 
 
-def _try(bench: Bench, run: FloverRun, case: Case, peer: str) -> None:
+def _try(bench: FloverBench, run: FloverRun, case: FloverCase, peer: str) -> None:
     """Measure a peer; its failure must not end the run."""
     try:
         run.outcomes[case.name][peer].append(bench.run(case.systems[peer], case.load))

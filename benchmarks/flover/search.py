@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.flover.bench import Bench
+from benchmarks.flover.bench import FloverBench
 from benchmarks.flover.kept_run import FloverRun
-from benchmarks.flover.load import Load, Loads, at_once, equal
+from benchmarks.flover.load import FloverLoad, FloverLoadGenerator, at_once, equal
 from benchmarks.flover.prepare import SLOTS
 from benchmarks.flover.systems import (
     BATCHES,
@@ -42,9 +42,9 @@ class Search:
         quick: Whether to skip settings that rarely win.
     """
 
-    bench: Bench
+    bench: FloverBench
     run: FloverRun
-    loads: Loads
+    loads: FloverLoadGenerator
     tokens: int
     batched: bool
     quick: bool
@@ -122,7 +122,7 @@ class Search:
             self.run.peers_s[model] = seconds[best]
         return forms[best]
 
-    def _load(self, count: int) -> Load:
+    def _load(self, count: int) -> FloverLoad:
         return self.loads.make("search", at_once(count), equal(count, self.tokens), _SEED)
 
 

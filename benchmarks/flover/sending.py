@@ -7,7 +7,7 @@ import time
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from benchmarks.flover.load import Load
+from benchmarks.flover.load import FloverLoad
 from tidal_client import AsyncClient
 
 # Longest time until the next tokens: the slowest system runs other requests first.
@@ -29,7 +29,7 @@ class Trace:
     tokens: list[int] = field(default_factory=list)
 
 
-def send(url: str, model: str, load: Load) -> list[Trace]:
+def send(url: str, model: str, load: FloverLoad) -> list[Trace]:
     """Send every request of a load at its time.
 
     Args:
@@ -43,12 +43,12 @@ def send(url: str, model: str, load: Load) -> list[Trace]:
     return asyncio.run(_send(url, model, load))
 
 
-def warm_up(url: str, model: str, load: Load, tokens: int = 4) -> list[Trace]:
+def warm_up(url: str, model: str, load: FloverLoad, tokens: int = 4) -> list[Trace]:
     """Run the first passes of a model: all prompts of a load at once, for few tokens each."""
-    return send(url, model, Load(load.name, (0.0,) * len(load), load.prompts, (tokens,) * len(load)))
+    return send(url, model, FloverLoad(load.name, (0.0,) * len(load), load.prompts, (tokens,) * len(load)))
 
 
-async def _send(url: str, model: str, load: Load) -> list[Trace]:
+async def _send(url: str, model: str, load: FloverLoad) -> list[Trace]:
     async with AsyncClient(url, timeout_s=_TIMEOUT_S) as client:
         await client.ready(model)  # opens the connection
         begin = time.monotonic()

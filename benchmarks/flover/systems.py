@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import benchmarks
-from benchmarks.flover.prepare import LONGEST, SLOTS, Artefacts
+from benchmarks.flover.prepare import LONGEST, SLOTS, FloverArtefacts
 
 #: Tidal's models: the compared one, the same without shuffle, and one in float32.
 TIDAL, UNSHUFFLED, EXACT = "tidal", "tidal_unshuffled", "tidal_fp32"
@@ -74,7 +74,7 @@ def genai_forms(*, quick: bool) -> list[Form]:
     ]
 
 
-def write_repository(repository: Path, artefacts: Artefacts) -> None:
+def write_repository(repository: Path, artefacts: FloverArtefacts) -> None:
     """Add Tidal's models with linked files, and an entry for each baseline, which is loaded with its settings."""
     shuffled = 'parameters { key: "shuffle" value { string_value: "false" } }\n'
     for name, precision, more in (
@@ -97,7 +97,7 @@ def write_repository(repository: Path, artefacts: Artefacts) -> None:
         (repository / name / "config.pbtxt").write_text('backend: "python"\n')  # replaced when it is loaded
 
 
-def config(form: Form, artefacts: Artefacts) -> dict[str, Any]:
+def config(form: Form, artefacts: FloverArtefacts) -> dict[str, Any]:
     """Return the complete config of a baseline for Triton's load API."""
     given = {
         "code": Path(benchmarks.__path__[0]).parent,

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from benchmarks.flover.claims import best_peer, growth, speedup
 from benchmarks.flover.equality import Equality
 from benchmarks.flover.kept_run import FloverRun
-from benchmarks.flover.outcome import Outcome
-from benchmarks.flover.plan import REQUESTS, Size, swept, texts, together
+from benchmarks.flover.outcome import FloverOutcome
+from benchmarks.flover.plan import REQUESTS, FloverSize, swept, texts, together
 from benchmarks.flover.systems import INSTANCES, LABELS, TIDAL
 from benchmarks.report import Report
 
@@ -69,7 +69,7 @@ def add_cases(report: Report, run: FloverRun) -> None:
     print(f"other work used {statistics.mean(used):.1%} of the cores while loads ran, {max(used):.1%} at most")
 
 
-def add_growth(report: Report, run: FloverRun, size: Size) -> None:
+def add_growth(report: Report, run: FloverRun, size: FloverSize) -> None:
     """Add latencies by simultaneous requests (Figure 4)."""
     rows = []
     for count in size.at_once:
@@ -96,7 +96,7 @@ def add_growth(report: Report, run: FloverRun, size: Size) -> None:
     report.add_table(f"{size.tokens} tokens each: Tidal by requests at once", columns, rows)
 
 
-def add_sweep(report: Report, run: FloverRun, size: Size) -> None:
+def add_sweep(report: Report, run: FloverRun, size: FloverSize) -> None:
     """Add total iterations, overlap and speedup by λ (Figure 5)."""
     rows = []
     for gap_s in size.gaps_s:
@@ -123,7 +123,7 @@ def add_sweep(report: Report, run: FloverRun, size: Size) -> None:
     report.add_table(title, columns, rows)
 
 
-def add_threads(report: Report, run: FloverRun, size: Size) -> None:
+def add_threads(report: Report, run: FloverRun, size: FloverSize) -> None:
     """Add threads, and passes per step (Table I)."""
     case = swept(size.gaps_s[0])
     rows = []
@@ -164,7 +164,7 @@ def add_equality(report: Report, found: dict[str, Equality]) -> None:
     report.measured["equality"] = {precision: asdict(each) for precision, each in found.items()}
 
 
-def _figures(rounds: Sequence[Outcome]) -> list[str]:
+def _figures(rounds: Sequence[FloverOutcome]) -> list[str]:
     return [
         f"{_median(rounds, lambda each: each.total_s):.1f}",
         f"{_median(rounds, lambda each: each.latency_s):.2f}",
@@ -177,7 +177,7 @@ def _figures(rounds: Sequence[Outcome]) -> list[str]:
     ]
 
 
-def _median(rounds: Sequence[Outcome], figure: Callable[[Outcome], float]) -> float:
+def _median(rounds: Sequence[FloverOutcome], figure: Callable[[FloverOutcome], float]) -> float:
     return statistics.median(map(figure, rounds))
 
 

@@ -16,7 +16,7 @@ from benchmarks.otas.live.artefacts import ArtefactsMissing
 from benchmarks.otas.live.rounds import FULL, QUICK
 from benchmarks.otas.plot import plot
 from benchmarks.otas.prepare import load
-from benchmarks.otas.simulated import INFAAS, OTAS, PARETO, PETS, Compared
+from benchmarks.otas.simulated import INFAAS, OTAS, PARETO, PETS, ComparedPolicies
 from benchmarks.otas.small_cases import Gaps, allocation_gaps, policy_gaps
 from benchmarks.report import Claim, Report, progress
 
@@ -93,7 +93,7 @@ def _gaps(report: Report, quick: bool) -> None:
     report.claims.append(Claim("pareto_gap_closed", ">= 0.5", whole.closed, note=note))
 
 
-def _add(report: Report, compared: Compared) -> None:
+def _add(report: Report, compared: ComparedPolicies) -> None:
     report.add_table(compared.title, simulated.COLUMNS, simulated.rows(compared))
     title = f"{compared.title}: share of executed queries by γ"
     report.add_table(title, ["policy", *map(str, GAMMAS)], simulated.gamma_rows(compared))
@@ -108,7 +108,7 @@ def _add(report: Report, compared: Compared) -> None:
     report.claims.append(Claim(f"pareto_vs_paper_policy[{case}]", "> 1.0", over))
 
 
-def _slug(compared: Compared) -> str:
+def _slug(compared: ComparedPolicies) -> str:
     return f"{compared.trace}_{compared.profile}".replace(" ", "_").lower()
 
 

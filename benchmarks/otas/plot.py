@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.otas.inputs import GAMMAS
-from benchmarks.otas.simulated import INFAAS, OTAS, PARETO, PETS, Compared
+from benchmarks.otas.simulated import INFAAS, OTAS, PARETO, PETS, ComparedPolicies
 from benchmarks.plots import style
 from benchmarks.report import machine
 
@@ -16,7 +16,7 @@ _SHOWN = tuple(_COLOURS)
 
 
 @style.styled
-def plot(compared: Compared, file: Path) -> None:
+def plot(compared: ComparedPolicies, file: Path) -> None:
     """Write a picture in the format that the file's name ends in."""
     figure, (utility, accuracy, gammas, outcomes) = style.panels(2, 2, width=5.6)
     for system in _SHOWN:

@@ -20,7 +20,7 @@ import tidal_builders.otas.training
 from benchmarks.kept import cache_folder
 from benchmarks.otas import images, pretrained, recipe
 from benchmarks.otas.images import Images, images_of
-from benchmarks.otas.live.artefacts import BASE, Artefacts, ArtefactsMissing
+from benchmarks.otas.live.artefacts import BASE, ArtefactsMissing, OtasArtefacts
 from benchmarks.otas.pretrained import model_file, read_pretrained
 from benchmarks.otas.recipe import DIGITS, DIGITS_ALONE, PHOTOGRAPHS, FromNothing, Pretrained, Recipe, Size
 from benchmarks.report import progress
@@ -42,7 +42,7 @@ ACCUMULATED = f"{BASE}-accumulated"
 _DONE = "done"
 
 
-def load(data: Path | None, how: Recipe | None = None) -> Artefacts:
+def load(data: Path | None, how: Recipe | None = None) -> OtasArtefacts:
     """Return the artefacts that `prepare` built.
 
     Raises:
@@ -56,10 +56,10 @@ def load(data: Path | None, how: Recipe | None = None) -> Artefacts:
             f"there is no {folder / _DONE}: run python -m benchmarks.otas.prepare{option}, which takes half an hour"
         )
     tasks = tuple(task.live() for task in _images(data, how, folder))
-    return Artefacts(folder, folder / "repository", tasks, digest)
+    return OtasArtefacts(folder, folder / "repository", tasks, digest)
 
 
-def prepare(data: Path | None, how: Recipe | None = None) -> Artefacts:
+def prepare(data: Path | None, how: Recipe | None = None) -> OtasArtefacts:
     """Build missing artefacts; an interrupted run continues from its last epoch.
 
     Args:

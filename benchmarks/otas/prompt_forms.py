@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.otas.live.artefacts import BASE, Artefacts
+from benchmarks.otas.live.artefacts import BASE, OtasArtefacts
 from benchmarks.otas.prepare import ACCUMULATED, forms_repository
 from benchmarks.otas.recipe import DIGITS
 from benchmarks.report import Report, progress
@@ -40,7 +40,7 @@ class PromptForm:
     accuracy: float
 
 
-def compare(artefacts: Artefacts) -> list[PromptForm]:
+def compare(artefacts: OtasArtefacts) -> list[PromptForm]:
     """Measure both forms in the same rounds; accuracies are those measured after the task's training."""
     progress("both forms of prompts")
     entries = {

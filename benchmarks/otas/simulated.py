@@ -35,7 +35,7 @@ _SWITCHING = {
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedPolicies:
     """Results of one trace with one profile, by system."""
 
     trace: str
@@ -53,7 +53,7 @@ class Compared:
         return self.results[ours].utility / self.results[theirs].utility
 
 
-def compare(traces: Traces) -> list[Compared]:
+def compare(traces: Traces) -> list[ComparedPolicies]:
     """Simulate each system under each trace, on all cores."""
     systems = [OTAS, PARETO, *FIXED, *_SWITCHING]
     cases = [(name, of) for name in traces.all for of in PROFILES]
@@ -65,7 +65,7 @@ def compare(traces: Traces) -> list[Compared]:
             progress(", ".join(job))
             found[job] = simulated
     return [
-        Compared(
+        ComparedPolicies(
             name,
             of,
             {system: found[name, of, system].result for system in systems},
@@ -106,7 +106,7 @@ def _infaas(profile: PaperProfile, loading: float, period_s: float) -> ModelSwit
     return ModelSwitching(variants, [variant_seconds(each) for each in variants], period_s=period_s)
 
 
-def rows(compared: Compared) -> list[list[str]]:
+def rows(compared: ComparedPolicies) -> list[list[str]]:
     """Return the cells of a table with one row per system."""
     found = []
     for system, result in compared.results.items():
@@ -134,7 +134,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def gamma_rows(compared: Compared) -> list[list[str]]:
+def gamma_rows(compared: ComparedPolicies) -> list[list[str]]:
     """Return the share of queries executed at each γ, for policies that choose γ (Figure 12)."""
     found = []
     for system in (OTAS, PARETO):
@@ -144,7 +144,7 @@ def gamma_rows(compared: Compared) -> list[list[str]]:
     return found
 
 
-def kept(compared: Compared) -> dict[str, object]:
+def kept(compared: ComparedPolicies) -> dict[str, object]:
     """Return the content of the JSON."""
     return {
         system: {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.closed_loop import metric, series
-from benchmarks.pets.prepare import Artefacts
+from benchmarks.pets.prepare import PetsArtefacts
 from benchmarks.pets.reference import Row, agreement, expected
 from benchmarks.pets.tasks import load
 from benchmarks.pets.waves import as_input
@@ -29,14 +29,14 @@ _DISTINCT = "tidal_pets_batch_distinct_tasks"
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Rows against full models.
+    """Agreement of served rows with full models.
 
     Attributes:
-        rows: how many.
-        same: share with the same label.
-        error: largest difference of a logit.
-        mixed: batches with more than 8 different tasks in them.
-        mean_tasks: different tasks in a batch, mean.
+        rows: Number of rows.
+        same: Share of rows with the same label.
+        error: Largest absolute difference of a logit.
+        mixed: Number of batches with more than 8 distinct tasks.
+        mean_tasks: Mean number of distinct tasks per batch.
     """
 
     rows: int
@@ -48,7 +48,17 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """A real task: labelled queries, accuracy through the server and offline, and rows that both answer alike."""
+    """Accuracy on a real task.
+
+    Attributes:
+        task: Name of the task.
+        kind: Kind of fine-tuning.
+        rows: Number of labelled queries.
+        served: Accuracy through the server.
+        offline: Accuracy of the merged model offline.
+        same: Share of rows with the same label in both.
+        stored_bytes: Bytes of the stored task.
+    """
 
     task: str
     kind: str
@@ -60,9 +70,23 @@ class Accuracy:
 
 
 def measure_agreement(
-    server: RunningServer, model: str, artefacts: Artefacts, folders: Sequence[Path], texts: Sequence[str], rows: int
+    server: RunningServer,
+    model: str,
+    artefacts: PetsArtefacts,
+    folders: Sequence[Path],
+    texts: Sequence[str],
+    rows: int,
 ) -> Agreement:
-    """Ask tasks in a random order, many at once, and each one's full model row by row."""
+    """Send rows of random tasks concurrently, and run the full model of each task row by row.
+
+    Args:
+        server: Running server.
+        model: Name of the model.
+        artefacts: Artefacts of the benchmark.
+        folders: Folders of the tasks.
+        texts: Texts to draw from.
+        rows: Number of rows.
+    """
     draw = np.random.default_rng(5)
     asked: list[Row] = [
         (folders[draw.integers(len(folders))], (texts[draw.integers(len(texts))],)) for _ in range(rows)
@@ -72,13 +96,13 @@ def measure_agreement(
     time.sleep(_PAUSE_S)
     after = _mixing(server, model)
     mixed, batches, tasks = (b - a for a, b in zip(before, after, strict=True))
-    progress(f"agreement: asking full models for {rows} rows")
+    progress(f"agreement: running full models on {rows} rows")
     same, error = agreement(found, expected(asked, artefacts.base))
     return Agreement(rows, same, error, mixed, tasks / max(1.0, batches))
 
 
-def measure_accuracy(server: RunningServer, model: str, artefacts: Artefacts, most: int) -> list[Accuracy]:
-    """Ask all real tasks their labelled queries, mixed; `most` of each."""
+def measure_accuracy(server: RunningServer, model: str, artefacts: PetsArtefacts, most: int) -> list[Accuracy]:
+    """Send the labelled queries of all real tasks, mixed, with at most `most` per task."""
     assert artefacts.data is not None
     rows: list[Row] = []
     truth: list[str] = []
@@ -108,7 +132,7 @@ def measure_accuracy(server: RunningServer, model: str, artefacts: Artefacts, mo
 
 
 def ask(server: RunningServer, model: str, rows: Sequence[Row]) -> list[FloatArray]:
-    """Logits [classes] of each row through the server, many at once."""
+    """Send rows concurrently; return the logits of each, [classes]."""
     return asyncio.run(_ask(server.grpc, model, rows))
 
 
@@ -126,7 +150,7 @@ async def _ask(url: str, model: str, rows: Sequence[Row]) -> list[FloatArray]:
 
 
 def _mixing(server: RunningServer, model: str) -> tuple[float, float, float]:
-    """Batches with more than 8 tasks, all batches, and the sum of their tasks, so far."""
+    """Return the number of batches with more than 8 tasks, of all batches, and the sum of their tasks, so far."""
     tasks, batches = metric(server, _DISTINCT, model) or (0.0, 0.0)
     few = series(server, f"{_DISTINCT}_bucket", model, le="8") or 0.0
     return batches - few, batches, tasks

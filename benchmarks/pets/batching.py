@@ -14,14 +14,14 @@ from tidal.pets.profile import Tables
 # The paper's protocol.
 SPREADS = (1, 2, 4, 8)
 TASKS = (32, 64, 128)
-# Sizes that `tuned_fixed` tries, where a batch may be so large.
+# Sizes that `tuned_fixed` tries, up to the largest batch of the profile.
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 TUNED_FIXED = "tuned_fixed"
 
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """Seconds that a way to batch is predicted to take for a pool (Eq. 3), and how many batches it makes."""
+    """Predicted seconds of a batching function on a pool (Eq. 3), and its number of batches."""
 
     batching: str
     spread: float  # standard deviation of the lengths, in tokens
@@ -31,7 +31,7 @@ class Predicted:
 
 
 def ways(fixed_size: int) -> dict[str, Batching]:
-    """The paper's four ways, and the two that weigh them, by name."""
+    """Return the paper's four batching functions, and the two that combine them, by name."""
     return {
         "fixed": Fixed(fixed_size),
         "alpha_only": alpha_only,
@@ -52,7 +52,17 @@ def compare(
     mean: float = MEAN_TOKENS,
     seed: int = 0,
 ) -> list[Predicted]:
-    """Every way on every pool, and `tuned_fixed`, the best fixed size for that very pool."""
+    """Compare all batching functions on all pools, with `tuned_fixed`, the best fixed size of each pool.
+
+    Args:
+        tables: Tables of the profile.
+        batchings: Batching functions by name.
+        spreads: Standard deviations of the lengths in tokens.
+        tasks: Numbers of tasks.
+        queries: Number of queries of a pool.
+        mean: Mean length in tokens.
+        seed: Seed of the pools.
+    """
     found = []
     for count in tasks:
         for spread in spreads:
@@ -66,7 +76,7 @@ def compare(
 
 
 def speedup(found: Sequence[Predicted], batching: str, over: str) -> float:
-    """By how much a way is faster than another, on average over the pools."""
+    """Return the mean speed-up of a batching function over another, over the pools."""
     seconds = {(each.batching, each.spread, each.tasks): each.seconds for each in found}
     ratios = [
         seconds[over, spread, tasks] / took for (name, spread, tasks), took in seconds.items() if name == batching

@@ -15,15 +15,23 @@ from tidal.pets.terms import BaseLayers
 from tidal_builders.pets.profiling import activation_bytes
 from tidal_builders.pets.typical import typical_task
 
-# The paper's workloads: queries of each of eight random tasks, and tokens.
+# The paper's workloads: queries per task of eight random tasks, and tokens per query.
 WORKLOADS = ((1, 64), (2, 32))
 _TASKS = 8
 _TOKEN = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
-    """Milliseconds of one pass of eight tasks, of the base alone on the same rows, and of eight full models in turn."""
+class TimeSplit:
+    """Times of eight tasks in ms.
+
+    Attributes:
+        batch: Number of queries per task.
+        length: Number of tokens per query.
+        together: Time of one shared pass.
+        shared: Time of the base alone on the same rows.
+        full: Time of eight full models, one after another.
+    """
 
     batch: int
     length: int
@@ -39,8 +47,8 @@ class Split:
 
 def time_split(
     engine: OpenVinoPetsEngine, base: BaseLayers, models: FullModels, threads: int, rounds: int
-) -> list[Split]:
-    """Both workloads, in turns."""
+) -> list[TimeSplit]:
+    """Time both workloads, with the alternatives alternating."""
     terms = [typical_task(KINDS[number % len(KINDS)], base, seed=number) for number in range(_TASKS)]
     tasks = [engine.add(each) for each in terms]
     compiled = [models.compile(each, threads) for each in terms]
@@ -61,15 +69,23 @@ def time_split(
             lambda ids=ids, lengths=lengths: engine.pooled([None] * len(ids), ids, lengths),  # type: ignore[misc]
             full,
         ]
-        found.append(Split(batch, length, *medians(calls, rounds)))
+        found.append(TimeSplit(batch, length, *medians(calls, rounds)))
     for task in tasks:
         engine.remove(task)
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes with some tasks: what they share, what is theirs, a batch's activations, and full models instead."""
+class MemorySplit:
+    """Memory of a number of tasks in bytes.
+
+    Attributes:
+        tasks: Number of tasks.
+        shared: Bytes of the base.
+        own: Bytes of the tasks.
+        data: Bytes of the activations of a batch.
+        full: Bytes of full models instead.
+    """
 
     tasks: int
     shared: float
@@ -80,15 +96,15 @@ class Memory:
 
 def memory_split(
     engine: OpenVinoPetsEngine, shared: float, each: float, full: float, counts: Sequence[int]
-) -> list[Memory]:
-    """By number of tasks, one query of 128 tokens each; from measured bytes, activations computed.
+) -> list[MemorySplit]:
+    """Compute the memory by number of tasks, for one query of 128 tokens each, from measured bytes.
 
     Args:
-        engine: of the base.
-        shared: bytes of the base.
-        each: bytes of a task, mean of the kinds.
-        full: bytes of a full model.
-        counts: numbers of tasks.
+        engine: Engine of the base.
+        shared: Bytes of the base.
+        each: Bytes of a task, mean of the kinds.
+        full: Bytes of a full model.
+        counts: Numbers of tasks.
     """
     data = activation_bytes(engine.description) * 128
-    return [Memory(count, shared, each * count, data * count, full * count) for count in counts]
+    return [MemorySplit(count, shared, each * count, data * count, full * count) for count in counts]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.pets import full_models
-from benchmarks.pets.prepare import Artefacts
+from benchmarks.pets.prepare import PetsArtefacts
 from benchmarks.report import progress
 from tidal.pets.base import load_base_layers, write_base_layers
 from tidal.pets.manifest import ENGINE_FOLDER
@@ -24,16 +24,16 @@ BUDGET = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class FittingTasks:
-    """What a process holds.
+    """Memory of a process filled with tasks or full models.
 
     Attributes:
-        shared: bytes of what all tasks share.
-        each: bytes of one more, by kind.
-        count: how many were in memory in the end, the kinds in turns.
-        weights: bytes of all of them.
-        with_batch: the same after a batch of 32 queries of 128 tokens.
-        survived: whether that batch was answered.
-        seconds: that filling took.
+        shared: Bytes shared by all tasks.
+        each: Bytes of one more task, by kind.
+        count: Number of tasks in memory at the end, the kinds in turns.
+        weights: Bytes of all tasks with the shared ones.
+        with_batch: The same after a batch of 32 queries of 128 tokens.
+        survived: Whether that batch was answered.
+        seconds: Duration of filling.
     """
 
     shared: float
@@ -46,11 +46,11 @@ class FittingTasks:
 
     @property
     def mean(self) -> float:
-        """Bytes of one more, mean of the kinds."""
+        """Bytes of one more task, mean of the kinds."""
         return float(np.mean(list(self.each.values())))
 
     def capacity(self, budget: int) -> float:
-        """Tasks that a budget holds: counted where it was filled, else by what one takes."""
+        """Number of tasks within a budget: counted if it was filled, else computed from the bytes of one task."""
         if self.weights >= budget:
             return float(self.count)
         return (budget - self.shared) / self.mean
@@ -58,7 +58,7 @@ class FittingTasks:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Tasks and full models of one base, and whether both were counted (else extrapolated from measured bytes)."""
+    """Capacity of one base for tasks, and for full models."""
 
     base: str
     tasks: FittingTasks
@@ -66,27 +66,27 @@ class Capacity:
 
     @property
     def counted(self) -> bool:
-        """Whether 2 GiB were filled with both."""
+        """Whether 2 GiB were filled with both; else the numbers are extrapolated from measured bytes."""
         return min(self.tasks.weights, self.full.weights) >= BUDGET
 
     @property
     def ratio(self) -> float:
-        """Tasks for each full model in the budget."""
+        """Number of tasks per full model within the budget."""
         return self.tasks.capacity(BUDGET) / self.full.capacity(BUDGET)
 
 
-def measure_minilm(artefacts: Artefacts, *, fill: bool) -> Capacity:
-    """With MiniLM; `fill` fills the budget, else capacity follows from what a few take."""
+def measure_minilm(artefacts: PetsArtefacts, *, fill: bool) -> Capacity:
+    """Measure with MiniLM; without `fill`, the capacity is extrapolated from a few tasks."""
     version = artefacts.version
     places = {"version": version, "engine": version / ENGINE_FOLDER}
     return _measure("MiniLM", places, artefacts.full, BUDGET if fill else 0, 4)
 
 
-def measure_bert_base(artefacts: Artefacts) -> Capacity:
-    """With a base of BERT-base's size and random weights: a few of each kind."""
+def measure_bert_base(artefacts: PetsArtefacts) -> Capacity:
+    """Measure a few tasks of each kind with a base of BERT-base's size and random weights."""
     folder = artefacts.folder / "bert-base"
     if not (folder / "full" / full_models.DONE).exists():
-        progress("capacity: making a base of BERT-base's size with random weights")
+        progress("capacity: creating a base of BERT-base's size with random weights")
         _make_bert_base(folder)
     places = {"version": folder, "engine": folder / ENGINE_FOLDER}
     return _measure("BERT-base (random weights)", places, folder / "full", 0, 1)
@@ -107,11 +107,11 @@ def _make_bert_base(folder: Path) -> None:
 def _measure(name: str, places: Mapping[str, Path], full: Path, budget: int, count: int) -> Capacity:
     found = []
     for extra in ([], ["--full", str(full)]):
-        progress(f"capacity: {name}, {'full models' if extra else 'tasks'} in a process of its own")
+        progress(f"capacity: {name}, {'full models' if extra else 'tasks'} in a separate process")
         options = [part for option, place in places.items() for part in (f"--{option}", str(place))]
         command = [sys.executable, "-m", "benchmarks.pets.capacity_child", *options, *extra]
         command += ["--budget", str(budget), "--count", str(count)]
-        # One arena: memory that threads hold back would count as tasks'.
+        # One arena: memory that malloc retains per thread would count as the tasks'.
         environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
         output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
         found.append(FittingTasks(**json.loads(output.splitlines()[-1])))

@@ -1,7 +1,7 @@
-"""Fills a process of its own with models or tasks and tells its memory; `python -m benchmarks.pets.capacity_child`.
+"""`python -m benchmarks.pets.capacity_child`: fill this process with models or tasks and print its memory as JSON.
 
-Prints one JSON object. Memory is the process's proportional set size: pages that are shared count in part, a mapped
-file's count as far as they were read.
+Memory is the proportional set size of the process: shared pages count in part, pages of a mapped file if they were
+read.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tidal.pets.engine.contract import answer
 from tidal.pets.openvino_engine.engine import open_openvino_engine
 from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
 
-# The paper's protocol: what survives a batch of this shape.
+# The paper's protocol: the process must survive a batch of this shape.
 _ROWS, _TOKENS = 32, 128
 _VARIANTS = 2
-# A full model has one size whatever its kind. OpenVINO keeps the weights that it was given beside those that it
-# packed; a model that changes no matrix shares the former with all others: the least that a full model can take.
+# Full models of all kinds have the same size. OpenVINO keeps the original weights beside the packed ones; a model that
+# changes no matrix shares the former with all others, which is the least memory that a full model needs.
 _LEAST = ("bitfit",)
 
 
 def memory() -> int:
-    """Bytes that this process takes, after what was freed is given back."""
+    """Return the bytes that this process uses, after freed memory was returned to the system."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return int(psutil.Process().memory_full_info().pss)
@@ -41,8 +41,8 @@ def main(
     version: Annotated[Path, typer.Option(help="Folder with a base's layers and engine.")],
     engine: Annotated[Path, typer.Option(help="Folder with the engine's graph.")],
     full: Annotated[Path | None, typer.Option(help="Folder with full models' graphs: fill with full models.")] = None,
-    budget: Annotated[int, typer.Option(help="Bytes to fill; 0 only measures what one takes.")] = 0,
-    count: Annotated[int, typer.Option(help="Copies to measure one by.")] = 4,
+    budget: Annotated[int, typer.Option(help="Bytes to fill; 0: measure the bytes of one only.")] = 0,
+    count: Annotated[int, typer.Option(help="Number of copies to measure the bytes of one by.")] = 4,
 ) -> None:
     """Measure the memory of the base, and of each task of every kind or each full model; fill a budget with them."""
     base = load_base_layers(version)
@@ -70,7 +70,7 @@ def main(
             kept.append(models.compile(terms[kind][number % _VARIANTS], 2, own_tables=True))
             kept[-1](rows)
 
-        # Graphs that models are made from are no model's own.
+        # The graphs that models are made from are shared by all of them: load them before measuring.
         add(_LEAST[0], 0)
         kept.clear()
         shared = 0
@@ -83,7 +83,7 @@ def main(
         each[kind] = (memory() - before) / count
     number = len(kept)
     while budget and memory() - base_line + shared < budget:
-        # Looking at memory takes longer than adding a task: add as many as surely fit.
+        # Reading the memory takes longer than adding a task: add as many as fit with certainty.
         left = budget - (memory() - base_line + shared)
         for _ in range(max(1, int(left / max(each.values()) / 2))):
             add(kinds[number % len(kinds)], number // len(kinds))
@@ -98,7 +98,7 @@ def main(
     found = {
         "shared": shared,
         "each": each,
-        "count": number - 1 if budget else number,  # the last one did not fit any more
+        "count": number - 1 if budget else number,  # the last one exceeded the budget
         "weights": weights,
         "with_batch": memory() - base_line + shared,
         "survived": bool(survived),

@@ -1,4 +1,4 @@
-"""Adds and removes tasks while others receive requests, and counts failed requests."""
+"""Adds and removes tasks while other tasks receive requests, and counts failed requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,16 @@ _PAUSE_S = 0.05
 
 @dataclass(slots=True)
 class Changes:
-    """Tasks added and removed, requests sent meanwhile, those to the new tasks too, and how many of these failed."""
+    """Result of task changes under load.
+
+    Attributes:
+        added: Number of added tasks.
+        removed: Number of removed tasks.
+        sent: Number of requests sent, to added tasks and to others.
+        failed: Number of failed requests.
+        first_error: First failure; "" if there was none.
+        seconds: Duration.
+    """
 
     added: int = 0
     removed: int = 0
@@ -35,14 +44,14 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """What happens at a model: who is asked, who comes and goes, and how long.
+    """Changes to make, and requests to send meanwhile.
 
     Attributes:
-        model: the base.
-        tasks: folder of its tasks, as it is served.
-        steady: names of tasks that stay, and are asked without a pause.
-        coming: folders of tasks that are added, asked at once, and removed.
-        seconds: how long.
+        model: Name of the model.
+        tasks: Folder of its served tasks.
+        steady: Names of tasks that stay and receive requests without a pause.
+        coming: Folders of tasks that are added, receive requests at once, and are removed.
+        seconds: Duration.
     """
 
     model: str
@@ -53,7 +62,7 @@ class ChangePlan:
 
 
 def measure(server: RunningServer, plan: ChangePlan, base: BaseLayers, maker: TextMaker) -> Changes:
-    """Carry a plan out on a server that has the model loaded."""
+    """Execute a plan on a server on which the model is loaded."""
     return asyncio.run(_run(server.grpc, plan, base, maker))
 
 
@@ -85,7 +94,7 @@ async def _run(url: str, plan: ChangePlan, base: BaseLayers, maker: TextMaker) -
                 number += 1
                 await asyncio.to_thread(copy_task, plan.tasks, name, plan.coming[place], base)
                 found.added += 1
-                # A task is there as soon as its folder is.
+                # A task is available as soon as its folder exists.
                 await asyncio.gather(*(ask(name) for _ in range(3)))
                 await asyncio.to_thread(remove_task, plan.tasks, name)
                 found.removed += 1

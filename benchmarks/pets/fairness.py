@@ -1,6 +1,6 @@
-"""Whether long queries wait for short ones: the scheduler that serves, under a virtual clock and a measured profile.
+"""Fairness between short and long queries: the served scheduler, simulated with a virtual clock and a measured profile.
 
-A batch takes what the profile says, decisions take no time, and the same seed gives the same figures.
+A batch takes the time of the profile, decisions take no time, and equal seeds give equal results.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from tidal.pets.manifest import PetsManifest
 from tidal.pets.policies import PetsBatch, PetsQuery, PetsScheduler
 from tidal.pets.profile import Tables
 
-# Tokens of one query, drawn.
+# Draws the number of tokens of one query.
 Lengths = Callable[[np.random.Generator], int]
 
 _TASKS = 16
-# Queries at the beginning that are not counted: the queue is still growing.
+# Number of the first queries that are not counted: the queue is still growing.
 _WARM_UP = 100
-# In flight when a mixture's capacity is measured.
+# Number of queries in flight when the capacity of a mixture is measured.
 _CROWD = 256
 
 
 def uniform(shortest: int, longest: int) -> Lengths:
-    """Lengths between two bounds, each equally likely."""
+    """Lengths distributed uniformly between two bounds."""
     return lambda draw: int(draw.integers(shortest, longest + 1))
 
 
 def mixed(often: Lengths, seldom: Lengths, share: float) -> Lengths:
-    """Lengths of two kinds, of which `share` are `seldom`."""
+    """A mixture of two distributions of lengths, with a share of `seldom`."""
     return lambda draw: seldom(draw) if draw.random() < share else often(draw)
 
 
@@ -48,7 +48,7 @@ MIXTURES: Mapping[str, Lengths] = {
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A fixed number of queries in flight: each answer is followed by another query."""
+    """A closed loop with a fixed number of queries in flight."""
 
     in_flight: int
 
@@ -59,7 +59,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Poisson arrivals at a share of the mixture's capacity."""
+    """An open loop of Poisson arrivals at a share of the mixture's capacity."""
 
     load: float
 
@@ -73,7 +73,7 @@ LOADS: tuple[Closed | Open, ...] = (Closed(8), Closed(32), Closed(64), Open(0.7)
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A query's tokens, its seconds from arrival to answer, and the batches of later queries that ran before it."""
+    """An answered query: tokens, latency in seconds, and the number of batches of later queries that overtook it."""
 
     length: int
     latency_s: float
@@ -85,12 +85,12 @@ class Fairness:
     """Latencies of the shortest and the longest tenth of the queries, in ms.
 
     Attributes:
-        per_second: answers a second.
-        mean: of all queries.
-        short: median and 99th percentile of the shortest tenth.
-        long: of the longest tenth.
-        own: what the longest query takes alone.
-        overtaken: largest number of batches of later queries that ran before a query.
+        per_second: Answers per second.
+        mean: Mean latency of all queries.
+        short: Median and 99th percentile of the shortest tenth.
+        long: Median and 99th percentile of the longest tenth.
+        own: Service time of the longest query alone.
+        overtaken: Largest number of batches of later queries that ran before a query.
     """
 
     per_second: float
@@ -109,15 +109,15 @@ class Fairness:
 def simulate(
     scheduler: PetsScheduler, tables: Tables, lengths: Lengths, load: Closed | Open, queries: int, seed: int = 0
 ) -> Fairness:
-    """Run a scheduler until so many queries are answered.
+    """Simulate a scheduler until a number of queries is answered.
 
     Args:
-        scheduler: without waiting queries.
-        tables: of its profile.
-        lengths: of the queries.
-        load: how they arrive.
-        queries: how many.
-        seed: of lengths, tasks and arrivals.
+        scheduler: Scheduler without waiting queries.
+        tables: Tables of its profile.
+        lengths: Distribution of the lengths.
+        load: Arrivals of the queries.
+        queries: Number of queries.
+        seed: Seed of lengths, tasks and arrivals.
     """
     draw = np.random.default_rng(seed)
     rate = load.load * capacity(tables, lengths) if isinstance(load, Open) else None
@@ -144,7 +144,7 @@ def simulate(
 
 @cache
 def capacity(tables: Tables, lengths: Lengths) -> float:
-    """Answers a second where more queries wait than a batch holds."""
+    """Return the answers per second of a saturated scheduler."""
     return simulate(PetsScheduler(tables), tables, lengths, Closed(_CROWD), 6 * _CROWD).per_second
 
 

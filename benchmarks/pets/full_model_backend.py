@@ -1,7 +1,7 @@
-"""The baseline: one full model for each task, behind one synchronous model of Triton's Python backend.
+"""The baseline: one full model per task, behind one synchronous model of Triton's Python backend.
 
-Loaded by Triton as `<model>/1/model.py`. Requests of the same task that Triton's dynamic batcher brought together share
-a batch; tasks run one after another (SeqS), or several at a time (ParS), each on its own model.
+Loaded by Triton as `<model>/1/model.py`. Requests of a task in the same batch of Triton's dynamic batcher run together;
+tasks run one after another (SeqS), or concurrently (ParS), each on its own model.
 """
 
 import json
@@ -15,7 +15,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Synchronous; every instance has all models."""
+    """Synchronous model; every instance has the models of all tasks."""
 
     def initialize(self, args):
         """Compile a model for every task."""
@@ -44,7 +44,7 @@ class TritonPythonModel:
         self.workers = ThreadPoolExecutor(int(parameters["workers"]))
 
     def execute(self, requests):
-        """Answer what the batcher brought together."""
+        """Run a batch, grouped by task, and return a response per request."""
         of_task = defaultdict(list)
         for place, request in enumerate(requests):
             of_task[json.loads(request.parameters())["task"]].append(place)

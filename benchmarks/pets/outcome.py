@@ -1,4 +1,4 @@
-"""Tables of the measurements, and claims about them."""
+"""Adds tables of the measurements, and claims about them, to the report."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 from benchmarks.pets import strategies
 from benchmarks.pets.answers import Accuracy, Agreement
-from benchmarks.pets.breakdown import Memory, Split
+from benchmarks.pets.breakdown import MemorySplit, TimeSplit
 from benchmarks.pets.capacity import BUDGET, Capacity
 from benchmarks.pets.changes import Changes
-from benchmarks.pets.peft_batches import Mixed
+from benchmarks.pets.peft_batches import MixedBatch
 from benchmarks.pets.strategies import Executed
 from benchmarks.pets.systems import PARS, SEQS
-from benchmarks.pets.throughput import TIDAL, Outcome
+from benchmarks.pets.throughput import TIDAL, ThroughputOutcome
 from benchmarks.report import Claim, Report
 
 _MIB = 1 << 20
-# Claims by the name of the case that they are about.
+# Goal and published value of a claim, by case.
 _THROUGHPUT = {
     "dense,16": (1.8, "1.53-1.63 (GPUs)"),
     "all,16": (1.5, "1.53-1.63 (GPUs)"),
@@ -28,8 +28,8 @@ _THROUGHPUT = {
 }
 
 
-def add_throughput(report: Report, outcomes: Sequence[Outcome]) -> None:
-    """A table of all cases."""
+def add_throughput(report: Report, outcomes: Sequence[ThroughputOutcome]) -> None:
+    """Add a table of all cases."""
     rows = []
     for outcome in outcomes:
         for system in outcome.found:
@@ -46,7 +46,7 @@ def add_throughput(report: Report, outcomes: Sequence[Outcome]) -> None:
                 ]
             )
     columns = ["case", "tasks x queries", "system", "1/s", "p50 ms", "p99 ms", "PetS / it"]
-    report.add_table("throughput through the server, two waves under way", columns, rows)
+    report.add_table("throughput through the server, two waves in flight", columns, rows)
     report.measured["throughput"] = {
         f"{outcome.case.name} ({outcome.case.shape})": {
             system: {
@@ -61,8 +61,8 @@ def add_throughput(report: Report, outcomes: Sequence[Outcome]) -> None:
     }
 
 
-def add_throughput_claims(report: Report, outcomes: Sequence[Outcome]) -> None:
-    """Against SeqS for the named cases; against ParS the mean over the cases of 16 tasks."""
+def add_throughput_claims(report: Report, outcomes: Sequence[ThroughputOutcome]) -> None:
+    """Add the claims against SeqS, one per case, and against ParS, the mean over the cases of 16 tasks."""
     by_name = {outcome.case.name: outcome for outcome in outcomes}
     for case, (goal, paper) in _THROUGHPUT.items():
         if case in by_name:
@@ -77,8 +77,8 @@ def add_throughput_claims(report: Report, outcomes: Sequence[Outcome]) -> None:
         report.claims.append(Claim("throughput_vs_pars[16]", ">= 1.18", mean, paper="1.177", note=note))
 
 
-def crossover(outcomes: Sequence[Outcome]) -> int | None:
-    """The fewest tasks from which on a shared pass is faster than full models; None where it never is."""
+def crossover(outcomes: Sequence[ThroughputOutcome]) -> int | None:
+    """Return the number of tasks from which a shared pass is faster than full models; None if it never is."""
     sweep = {each.case.shape.tasks: each.ratio(SEQS) for each in outcomes if each.case.name == "tasks"}
     found = None
     for tasks in sorted(sweep, reverse=True):
@@ -89,7 +89,7 @@ def crossover(outcomes: Sequence[Outcome]) -> int | None:
 
 
 def add_strategies(report: Report, found: Sequence[Executed], tuned: int) -> None:
-    """Queries a second of every way, what was predicted, and the claims."""
+    """Add the speeds of the batching functions, measured and predicted, and the claims."""
     cells: dict[tuple[str, int, float], list[Executed]] = {}
     for each in found:
         cells.setdefault((each.batching, each.tasks, each.spread), []).append(each)
@@ -122,7 +122,7 @@ def add_strategies(report: Report, found: Sequence[Executed], tuned: int) -> Non
 
 
 def add_capacity(report: Report, found: Sequence[Capacity]) -> None:
-    """Bytes and counts; the claim is about the first."""
+    """Add the capacities of all bases; the claim is about the first."""
     rows = []
     for each in found:
         kinds = ", ".join(f"{kind} {size / _MIB:.2f}" for kind, size in each.tasks.each.items())
@@ -138,9 +138,9 @@ def add_capacity(report: Report, found: Sequence[Capacity]) -> None:
                 f"{each.ratio:.1f}",
             ]
         )
-        print(f"{each.base}: MiB a task: {kinds}")
+        print(f"{each.base}: MiB per task: {kinds}")
     columns = ["base", "how", "base MiB", "task MiB", "full MiB", "tasks in 2 GiB", "full models", "ratio"]
-    report.add_table("capacity: memory of a process of its own (PSS), the kinds in turns", columns, rows)
+    report.add_table("capacity: memory of a separate process (PSS), the kinds in turns", columns, rows)
     report.measured["capacity"] = [asdict(each) for each in found]
     first = found[0]
     note = f"{first.base}, {'counted' if first.counted else 'extrapolated'}; " + ", ".join(
@@ -151,27 +151,27 @@ def add_capacity(report: Report, found: Sequence[Capacity]) -> None:
     report.claims.append(claim)
 
 
-def add_splits(report: Report, times: Sequence[Split], memories: Sequence[Memory]) -> None:
-    """Figures 9 and 10."""
+def add_splits(report: Report, times: Sequence[TimeSplit], memories: Sequence[MemorySplit]) -> None:
+    """Add the tables of Figures 9 and 10."""
     rows = [
         [f"{each.batch} x {each.length} tokens", f"{each.together:.1f}", f"{each.shared:.1f}", f"{each.own:.1%}",
          f"{each.full:.1f}", f"{each.full / each.together:.2f}", f"{each.full / each.shared:.2f}"]
         for each in times
     ]  # fmt: skip
-    columns = ["8 tasks", "pass ms", "base ms", "tasks' share", "full models ms", "speed-up", "of what is shared"]
-    report.add_table("time of a pass (Figure 9; published: 27.4 to 41.3 % the tasks')", columns, rows)
+    columns = ["8 tasks", "pass ms", "base ms", "tasks' share", "full models ms", "speed-up", "without the tasks"]
+    report.add_table("time of a pass (Figure 9; published share of the tasks: 27.4 to 41.3 %)", columns, rows)
     rows = [
         [str(each.tasks), *(f"{size / _MIB:.0f}" for size in (each.shared, each.own, each.data, each.full))]
         for each in memories
     ]
     columns = ["tasks", "base MiB", "tasks MiB", "activations MiB (computed)", "full models MiB"]
-    report.add_table("memory, a query of 128 tokens each (Figure 10), from measured bytes", columns, rows)
+    report.add_table("memory, one query of 128 tokens per task (Figure 10), from measured bytes", columns, rows)
     report.measured["time_split"] = [{**asdict(each), "own": each.own} for each in times]
     report.measured["memory_split"] = [asdict(each) for each in memories]
 
 
-def add_peft(report: Report, found: Sequence[Mixed] | str) -> None:
-    """Mixed batches of LoRA tasks, or why there are none."""
+def add_peft(report: Report, found: Sequence[MixedBatch] | str) -> None:
+    """Add the table of mixed LoRA batches, or the reason why it was not measured."""
     if isinstance(found, str):
         print(f"peft's mixed batches were not measured: {found}")
         report.measured["peft"] = found
@@ -187,7 +187,7 @@ def add_peft(report: Report, found: Sequence[Mixed] | str) -> None:
 
 
 def add_answers(report: Report, rows: Agreement, accuracies: Sequence[Accuracy]) -> None:
-    """Agreement and accuracy."""
+    """Add agreement and accuracies, with their claims."""
     report.measured["agreement"] = asdict(rows)
     note = (
         f"{rows.rows} rows; {rows.mixed:.0f} batches of more than 8 tasks, mean {rows.mean_tasks:.1f}; "
@@ -203,7 +203,7 @@ def add_answers(report: Report, rows: Agreement, accuracies: Sequence[Accuracy])
         for each in accuracies
     ]  # fmt: skip
     columns = ["task", "kind", "rows", "served", "offline", "same label", "stored KiB"]
-    report.add_table("real tasks: accuracy through the server, all mixed, and of merged models", columns, table)
+    report.add_table("real tasks: accuracy through the server, in mixed batches, and of merged models", columns, table)
     report.measured["accuracy"] = [asdict(each) for each in accuracies]
     worst = max(abs(each.served - each.offline) for each in accuracies)
     note = f"{len(accuracies)} real tasks of {len({each.kind for each in accuracies})} kinds"
@@ -211,7 +211,7 @@ def add_answers(report: Report, rows: Agreement, accuracies: Sequence[Accuracy])
 
 
 def add_changes(report: Report, found: Changes) -> None:
-    """Failures while tasks came and went."""
+    """Add the failures while tasks were added and removed, with the claim."""
     report.measured["changes"] = asdict(found)
     note = f"{found.sent} requests while {found.added} tasks were added and {found.removed} removed"
     claim = Claim("failed_during_task_changes", "== 0", found.failed, note=f"{note} {found.first_error}".strip())
@@ -219,9 +219,9 @@ def add_changes(report: Report, found: Changes) -> None:
 
 
 def add_forms(report: Report, rows: Sequence[Sequence[str]], best: Mapping[str, str]) -> None:
-    """Which forms of the baselines were tried."""
-    columns = ["system", "form", "tasks", "1/s", "MiB", "taken"]
+    """Add the table of the searched forms of the baselines."""
+    columns = ["system", "form", "tasks", "1/s", "MiB", "chosen"]
     report.add_table(
-        "forms of full models, a query of each task, 16 tokens, other texts", columns, [list(row) for row in rows]
+        "search of the form of full models: one query per task, 16 tokens", columns, [list(row) for row in rows]
     )
     report.measured["forms"] = dict(best)

@@ -19,8 +19,8 @@ TASKS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
-    """Milliseconds of a batch with one query of each of so many LoRA tasks, and the largest difference of a vector."""
+class MixedBatch:
+    """Times in ms of a batch with one query per LoRA task, and the largest absolute difference of the vectors."""
 
     tasks: int
     length: int
@@ -30,14 +30,22 @@ class Mixed:
 
 
 def why_not() -> str | None:
-    """Why this cannot be measured, if it cannot."""
+    """Return the reason why this cannot be measured; None if it can."""
     return None if find_spec("peft") else "peft is not installed"
 
 
 def measure(
     engine: OpenVinoPetsEngine, base: BaseLayers, lengths: tuple[int, ...], threads: int, rounds: int
-) -> list[Mixed]:
-    """Both on the same rows, in turns, fp32."""
+) -> list[MixedBatch]:
+    """Time both on the same rows in fp32, alternately.
+
+    Args:
+        engine: Engine of the base.
+        base: Layers of the base.
+        lengths: Numbers of tokens per query.
+        threads: Number of torch threads.
+        rounds: Number of rounds.
+    """
     import torch
 
     torch.set_num_threads(threads)
@@ -62,7 +70,7 @@ def measure(
 
         error = float(np.abs(theirs() - ours()).max())
         peft, tidal = medians([theirs, ours], rounds)
-        found.append(Mixed(TASKS, length, peft, tidal, error))
+        found.append(MixedBatch(TASKS, length, peft, tidal, error))
     for task in loaded:
         engine.remove(task)
     return found
@@ -91,5 +99,5 @@ def _peft_model(terms: dict[str, TaskTerms]) -> Any:
 
 
 def _name(task: str) -> str:
-    """An adapter's name, which becomes a module's."""
+    """Return the adapter name of a task, which must be a module name."""
     return task.replace("-", "_")

@@ -33,13 +33,13 @@ def save(document: Mapping[str, Any], file: Path) -> None:
     throughput.set(xlabel="tasks, one query of 32 tokens each", ylabel="queries per second", ylim=(0, None))
     throughput.set_title("tasks of all five kinds (higher is better)")
     throughput.legend()
-    _ways_to_batch(batching, measured["batching"])
+    _batching_functions(batching, measured["batching"])
     _memory(memory, measured["memory_split"])
-    title = "Many fine-tuned tasks: throughput, ways to batch, and memory"
+    title = "Many fine-tuned tasks: throughput, batching functions, and memory"
     style.finish(figure, title, document["machine"], file)
 
 
-def _ways_to_batch(axes: Any, rows: list[Mapping[str, Any]]) -> None:
+def _batching_functions(axes: Any, rows: list[Mapping[str, Any]]) -> None:
     spreads = sorted({row["spread"] for row in rows})
 
     def seconds(name: str, spread: float) -> float:
@@ -50,7 +50,7 @@ def _ways_to_batch(axes: Any, rows: list[Mapping[str, Any]]) -> None:
         speeds = [[seconds(strategies.FIXED, spread) / seconds(name, spread)] for spread in spreads]
         style.line(axes, spreads, speeds, colour, name)
     axes.set(xlabel="standard deviation of lengths, tokens", ylabel=f"speed over batches of {strategies.FIXED_SIZE}")
-    axes.set_title("ways to batch (higher is better)")
+    axes.set_title("batching functions (higher is better)")
     axes.legend(ncols=2)
 
 

@@ -1,4 +1,4 @@
-"""Prepares the benchmark once: the base by `tidal build`, real and random tasks, and a full model's graph."""
+"""Prepares the artefacts once: the base by `tidal build`, real and random tasks, and the graph of a full model."""
 
 from __future__ import annotations
 
@@ -27,12 +27,18 @@ from tidal.repository.entries import ModelEntry
 from tidal.tasks.folder import scan, tasks_folder
 
 MODEL = "minilm"
-# Longer texts are cut, by the server and offline.
+# Longer texts are truncated, by the server and offline.
 LONGEST = 128
 
 
-class Artefacts:
-    """What was made; `digest` names recipe, code and data, and `data` is None where there are no real tasks."""
+class PetsArtefacts:
+    """Prepared artefacts.
+
+    Attributes:
+        folder: Folder of all artefacts.
+        data: Folder of the real tasks' data; None: no real tasks.
+        digest: Digest of recipe, code and data.
+    """
 
     def __init__(self, folder: Path, data: Path | None) -> None:
         self.folder = folder
@@ -41,54 +47,54 @@ class Artefacts:
 
     @property
     def repository(self) -> Path:
-        """Where `tidal build` published the base."""
+        """Model repository with the base."""
         return self.folder / "repository"
 
     @property
     def random(self) -> Path:
-        """The folder of the random tasks."""
+        """Folder of the random tasks."""
         return self.folder / "random"
 
     @property
     def full(self) -> Path:
-        """The folder with graphs of full models."""
+        """Folder with the graphs of full models."""
         return self.folder / "full"
 
     @property
     def version(self) -> Path:
-        """The base's newest version folder."""
+        """Latest version folder of the base."""
         latest = ModelEntry(self.repository / MODEL).latest()
         assert latest is not None
         return latest
 
     @property
     def real(self) -> Path:
-        """The folder of the real tasks."""
+        """Folder of the real tasks."""
         return tasks_folder(self.repository / MODEL)
 
     @cached_property
     def manifest(self) -> PetsManifest:
-        """The base's."""
+        """Manifest of the base."""
         return load_pets_manifest(self.version)
 
     @cached_property
     def base(self) -> BaseLayers:
-        """The base's layers."""
+        """Layers of the base."""
         return load_base_layers(self.version)
 
     @cached_property
     def real_tasks(self) -> list[RealTask]:
-        """Those that were trained: none without data."""
+        """Trained real tasks; empty without data."""
         return [] if self.data is None else list(REAL_TASKS)
 
 
-def prepare(data: Path | None) -> Artefacts:
-    """Make what is missing; a run that was cut short goes on with the task that it was at.
+def prepare(data: Path | None) -> PetsArtefacts:
+    """Create missing artefacts; an interrupted run resumes with the current task.
 
     Args:
-        data: folder of the real tasks; None leaves them out.
+        data: Folder of the real tasks' data; None leaves them out.
     """
-    artefacts = Artefacts(cache_folder() / f"pets-{_digest(data)}", data)
+    artefacts = PetsArtefacts(cache_folder() / f"pets-{_digest(data)}", data)
     artefacts.folder.mkdir(parents=True, exist_ok=True)
     _build(artefacts)
     if not (artefacts.full / full_models.DONE).exists():
@@ -103,28 +109,28 @@ def prepare(data: Path | None) -> Artefacts:
     return artefacts
 
 
-def _build(artefacts: Artefacts) -> None:
+def _build(artefacts: PetsArtefacts) -> None:
     spec = artefacts.folder / f"{MODEL}.yaml"
     spec.write_text(f"kind: pets\nname: {MODEL}\nmodel: {minilm_folder()}\nmax_length: {LONGEST}\ntruncate: true\n")
-    progress("building the base (nothing to do when it is up to date)")
+    progress("building the base (skipped if it is up to date)")
     command = [sys.executable, "-m", "tidal_client.main", "build", str(spec)]
     subprocess.run([*command, "--repository", str(artefacts.repository)], check=True, stdout=sys.stderr)
 
 
-def _make_random(artefacts: Artefacts) -> None:
+def _make_random(artefacts: PetsArtefacts) -> None:
     from tidal_builders.pets.typical import typical_task
 
     there = scan(artefacts.random)
     missing = [task for task in tasks.random_tasks(tasks.RANDOM_TASKS) if task.task not in there]
     if missing:
-        progress(f"making {len(missing)} random tasks")
+        progress(f"creating {len(missing)} random tasks")
     made = Provenance(format="random", source="published sizes, random values: for speed only")
     for task in missing:
         terms = typical_task(task.kind, artefacts.base, seed=task.number)
         add_task(artefacts.random, task.task, task.kind, terms, artefacts.base, made)
 
 
-def _train(artefacts: Artefacts, task: RealTask) -> None:
+def _train(artefacts: PetsArtefacts, task: RealTask) -> None:
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
 
@@ -157,7 +163,7 @@ def _train(artefacts: Artefacts, task: RealTask) -> None:
 
 
 def _digest(data: Path | None) -> str:
-    """Names what everything is made from: recipe, the code that trains and converts, and the data."""
+    """Return the digest of the recipe, of the code that trains and converts, and of the data."""
     files = sorted(Path(next(iter(tidal_builders.pets.training.__path__))).glob("*.py"))
     files += [Path(str(module.__file__)) for module in (tasks, full_models, demo.train)]
     text = "".join(file.read_text() for file in files) + ("" if data is None else tasks.digest(data))
@@ -165,7 +171,7 @@ def _digest(data: Path | None) -> str:
 
 
 def main(data: Annotated[Path | None, typer.Option(help="Folder with the tasks' train.tsv.gz.")] = None) -> None:
-    """Build, train and make what `python -m benchmarks.pets` measures; at most half an hour, once."""
+    """Build and train the artefacts of `python -m benchmarks.pets`; at most half an hour, once."""
     print(f"artefacts {prepare(data).digest}")
 
 

@@ -1,4 +1,4 @@
-"""Answers of tasks' full models in unmodified `transformers`, the references for served answers."""
+"""Reference answers: full models of the tasks in unmodified `transformers`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tidal.pets.terms import BaseLayers, FloatArray
 from tidal_builders.pets.training.examples import Examples
 from tidal_builders.pets.training.merged import merged_classifier
 
-# A task's folder, and a text or two.
+# Folder of a task, and one or two texts.
 Row = tuple[Path, tuple[str, ...]]
 
 
 def expected(rows: Sequence[Row], base: BaseLayers, *, batch: int = 1) -> list[FloatArray]:
-    """Logits of each row, [classes], from the merged full model of its task.
+    """Return the logits of each row, [classes], from the merged full model of its task.
 
     Args:
-        rows: what was asked.
-        base: of the tasks.
-        batch: rows of a task and of like lengths that are asked together.
+        rows: Rows to run.
+        base: Layers of the base.
+        batch: Number of rows of a task and of similar lengths per batch.
     """
     from transformers import AutoTokenizer
     from transformers.utils import logging
@@ -40,7 +40,7 @@ def expected(rows: Sequence[Row], base: BaseLayers, *, batch: int = 1) -> list[F
         of_task[folder].append(number)
     found: dict[int, FloatArray] = {}
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # its threads wait for each other by spinning, which other load draws out
+    torch.set_num_threads(1)  # torch's threads spin while they wait, which is slow beside other load
     for folder, numbers in of_task.items():
         model = merged_classifier(source, load_task(folder.parent, folder.name, base).terms)
         examples = Examples(tokenizer, [rows[number][1] for number in numbers], LONGEST)
@@ -53,11 +53,11 @@ def expected(rows: Sequence[Row], base: BaseLayers, *, batch: int = 1) -> list[F
 
 
 def labels_of(folders: Sequence[Path], base: BaseLayers) -> Mapping[Path, tuple[str, ...]]:
-    """Labels of each task."""
+    """Return the labels of each task."""
     return {folder: load_task(folder.parent, folder.name, base).terms.head.labels for folder in folders}
 
 
 def agreement(found: Sequence[FloatArray], wanted: Sequence[FloatArray]) -> tuple[float, float]:
-    """Share of rows with the same label, and the largest difference of a logit."""
+    """Return the share of rows with the same label, and the largest absolute difference of a logit."""
     same = np.mean([int(a.argmax()) == int(b.argmax()) for a, b in zip(found, wanted, strict=True)])
     return float(same), max(float(np.abs(a - b).max()) for a, b in zip(found, wanted, strict=True))

@@ -19,20 +19,27 @@ from tidal.pets.terms import BaseLayers
 from tidal_builders.pets.typical import typical_task
 
 FIXED, TUNED = "fixed", "tuned fixed"
-# What the server uses, and Algorithm 1 as printed.
+# The server's batching function, and Algorithm 1 as printed.
 SERVED, PRINTED = "joint", "coordinated"
 FIXED_SIZE = 32
 _SIZES = (8, 16, 32, 48, 64)
 _MEAN_TOKENS = 32
 _TUNING_SEED, _SEED = 500, 900
-# Different values of each kind; tasks beyond share theirs, each in memory of its own.
+# Number of distinct tasks per kind; further tasks have copies of their values.
 _VARIANTS = 4
 _VOCABULARY = range(1000, 29000)
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """Queries of a pool, spreads of their lengths, tasks of them, and rounds."""
+class StrategySize:
+    """Extent of the comparison.
+
+    Attributes:
+        queries: Number of queries of a pool.
+        spreads: Standard deviations of the lengths in tokens.
+        tasks: Numbers of tasks.
+        rounds: Number of rounds.
+    """
 
     queries: int
     spreads: tuple[float, ...]
@@ -40,13 +47,23 @@ class Size:
     rounds: int
 
 
-FULL = Size(1024, (1, 2, 4, 8), (32, 64, 128), 3)
-QUICK = Size(256, (1, 8), (32,), 1)
+FULL = StrategySize(1024, (1, 2, 4, 8), (32, 64, 128), 3)
+QUICK = StrategySize(256, (1, 8), (32,), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """One way on one pool in one round: measured and predicted seconds, seconds of planning, and batches."""
+    """One batching function on one pool in one round.
+
+    Attributes:
+        batching: Name of the batching function.
+        tasks: Number of tasks.
+        spread: Standard deviation of the lengths in tokens.
+        seconds: Measured seconds of all batches.
+        predicted: Predicted seconds of all batches.
+        planning: Seconds of the batching function itself.
+        batches: Number of batches.
+    """
 
     batching: str
     tasks: int
@@ -57,8 +74,8 @@ class Executed:
     batches: int
 
 
-class Tasks:
-    """Random tasks of every kind in an engine, made as they are needed."""
+class EngineTasks:
+    """Random tasks of every kind in an engine, created on demand."""
 
     def __init__(self, engine: OpenVinoPetsEngine, base: BaseLayers) -> None:
         self._engine = engine
@@ -67,7 +84,7 @@ class Tasks:
         self._loaded: dict[tuple[str, int], LoadedTask] = {}
 
     def get(self, kind: str, number: int) -> LoadedTask:
-        """A task of a kind; another number is another task."""
+        """Return the task of a kind with a number."""
         key = kind, number % _VARIANTS
         if key not in self._terms:
             self._terms[key] = typical_task(kind, self._base, seed=key[1])
@@ -77,9 +94,9 @@ class Tasks:
 
 
 def execute(
-    engine: OpenVinoPetsEngine, tasks: Tasks, pool: Pool, plan: BatchPlan, kinds: Sequence[str], seed: int
+    engine: OpenVinoPetsEngine, tasks: EngineTasks, pool: Pool, plan: BatchPlan, kinds: Sequence[str], seed: int
 ) -> float:
-    """Run a plan's batches one after another; the seconds that they took."""
+    """Run the batches of a plan one after another; return the seconds."""
     draw = np.random.default_rng(seed)
     batches = []
     for places in plan:
@@ -94,8 +111,8 @@ def execute(
     return time.perf_counter() - begin
 
 
-def tuned_size(engine: OpenVinoPetsEngine, tasks: Tasks, tables: Tables, size: Size) -> int:
-    """The fastest fixed size on queries that are not measured later."""
+def tuned_size(engine: OpenVinoPetsEngine, tasks: EngineTasks, tables: Tables, size: StrategySize) -> int:
+    """Return the fastest fixed size, on other queries than those measured later."""
     took = {}
     for candidate in (each for each in _SIZES if each <= tables.max_batch):
         took[candidate] = 0.0
@@ -106,13 +123,21 @@ def tuned_size(engine: OpenVinoPetsEngine, tasks: Tasks, tables: Tables, size: S
 
 
 def compare(
-    engine: OpenVinoPetsEngine, base: BaseLayers, tables: Tables, spread_tokens: float | None, size: Size
+    engine: OpenVinoPetsEngine, base: BaseLayers, tables: Tables, spread_tokens: float | None, size: StrategySize
 ) -> tuple[list[Executed], int]:
-    """Every way on every pool, round by round in turns; and the tuned fixed size.
+    """Run all batching functions on all pools, alternately.
 
-    `spread_tokens` is the threshold of §6.4's rule, where the profile has one.
+    Args:
+        engine: Engine of the base.
+        base: Layers of the base.
+        tables: Tables of the profile.
+        spread_tokens: Threshold of the rule of §6.4; None if the profile has none.
+        size: Extent of the comparison.
+
+    Returns:
+        Executions, and the tuned fixed size.
     """
-    tasks = Tasks(engine, base)
+    tasks = EngineTasks(engine, base)
     progress("batching: tuning the fixed size on other queries")
     tuned = tuned_size(engine, tasks, tables, size)
     batchings: dict[str, Batching] = {**ways(FIXED_SIZE), TUNED: Fixed(tuned)}
@@ -130,7 +155,7 @@ def compare(
 
 def _round(
     engine: OpenVinoPetsEngine,
-    tasks: Tasks,
+    tasks: EngineTasks,
     tables: Tables,
     batchings: Mapping[str, Batching],
     pool: Pool,
@@ -150,7 +175,7 @@ def _round(
 
 
 def speedup(found: Sequence[Executed], batching: str, over: str, tasks: int | None = None) -> float:
-    """By how much a way is faster than another: mean over pools of the ratio of both ways' summed rounds."""
+    """Return the speed-up of a batching function over another: mean over pools of the ratio of total seconds."""
     sums: dict[tuple[str, int, float], float] = {}
     for each in found:
         key = each.batching, each.tasks, each.spread

@@ -1,4 +1,4 @@
-"""The compared models in one repository: Tidal's with its tasks, and full models in several forms."""
+"""The repository of the compared models: Tidal's with its tasks, and full models in several forms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import benchmarks
-from benchmarks.pets.prepare import MODEL, Artefacts
+from benchmarks.pets.prepare import MODEL, PetsArtefacts
 from tidal.tasks.folder import tasks_folder
 
 SEQS, PARS = "SeqS", "ParS"
@@ -17,14 +17,14 @@ SEQS, PARS = "SeqS", "ParS"
 
 @dataclass(frozen=True, slots=True)
 class FullForm:
-    """One way to serve a full model for each task.
+    """One configuration of full models, one per task.
 
     Attributes:
-        system: SeqS runs one model at a time, ParS several.
-        instances: processes, each with all models.
-        workers: models that run at a time in each.
-        threads: of each model.
-        together: whether Triton's batcher may hand over several requests at a time.
+        system: SeqS, which runs one model at a time, or ParS, which runs several.
+        instances: Number of processes, each with all models.
+        workers: Number of models that run concurrently in each process.
+        threads: Number of threads per model.
+        together: Whether Triton's dynamic batcher may pass several requests at a time.
     """
 
     system: str
@@ -35,13 +35,13 @@ class FullForm:
 
     @property
     def label(self) -> str:
-        """For tables."""
+        """Name in tables."""
         form = f"{self.instances} process{'es' * (self.instances > 1)} x {self.workers} x {self.threads} threads"
         return form if self.together else f"{form}, request by request"
 
 
 def forms(cores: int) -> dict[str, FullForm]:
-    """The forms that are tried, by model name; the fastest of a system stands for it."""
+    """Return the forms to search, by model name; the fastest form of a system represents it."""
     return {
         "seqs": FullForm(SEQS, 1, 1, cores, together=True),
         "seqs_single": FullForm(SEQS, 1, 1, cores, together=False),
@@ -51,8 +51,15 @@ def forms(cores: int) -> dict[str, FullForm]:
     }
 
 
-def write_tidal(repository: Path, artefacts: Artefacts, tasks: Sequence[Path], name: str = MODEL) -> None:
-    """Add the base with these tasks, each a task's folder: a model of its own, engines linked."""
+def write_tidal(repository: Path, artefacts: PetsArtefacts, tasks: Sequence[Path], name: str = MODEL) -> None:
+    """Add the base with tasks as a model of the repository; engine files are linked.
+
+    Args:
+        repository: Model repository.
+        artefacts: Artefacts of the benchmark.
+        tasks: Folders of the tasks.
+        name: Name of the model.
+    """
     source = artefacts.version
     target = repository / name
     shutil.copytree(source, target / source.name, copy_function=_link)
@@ -62,8 +69,16 @@ def write_tidal(repository: Path, artefacts: Artefacts, tasks: Sequence[Path], n
         shutil.copytree(folder, tasks_folder(target) / folder.name)
 
 
-def write_full(repository: Path, name: str, form: FullForm, artefacts: Artefacts, tasks: Sequence[Path]) -> None:
-    """Add full models of these tasks in one form."""
+def write_full(repository: Path, name: str, form: FullForm, artefacts: PetsArtefacts, tasks: Sequence[Path]) -> None:
+    """Add full models of tasks in one form.
+
+    Args:
+        repository: Model repository.
+        name: Name of the model.
+        form: Configuration of the full models.
+        artefacts: Artefacts of the benchmark.
+        tasks: Folders of the tasks.
+    """
     folder = repository / name
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.py").write_text(Path(__file__).with_name("full_model_backend.py").read_text())

@@ -1,4 +1,4 @@
-"""Milliseconds of alternatives in one process, in turns."""
+"""Times alternatives alternately in one process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-# Threads of an engine spin for a while after a call, and would slow the next engine down.
+# Threads of an engine spin for a while after a call, which slows the next engine down.
 _PAUSE_S = 0.03
 
 
 def medians(calls: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    """The median of each call's milliseconds; a call that is not counted goes before each."""
+    """Return the median duration of each call in ms; an uncounted call precedes each counted one."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(rounds):
         for call, taken in zip(calls, times, strict=True):

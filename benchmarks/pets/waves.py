@@ -1,4 +1,4 @@
-"""Waves of queries: every task of a wave has so many queries at once, and few waves are under way at a time."""
+"""Waves of queries: a wave sends one request per task at once, and two waves are in flight at a time."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ import numpy.typing as npt
 from benchmarks.texts import TextMaker
 from tidal_client import AsyncClient
 
-# While one wave runs the next one is read: neither system is to wait for its client.
+# Number of waves in flight: the next wave is sent while one runs, so that no system waits for its client.
 _UNDER_WAY = 2
 _TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Of a wave: different tasks, queries of each (they share a request), and tokens of every query."""
+class WaveShape:
+    """Shape of a wave: number of tasks, of queries per task (which share a request), and of tokens per query."""
 
     tasks: int
     batch: int
     length: int
 
     def __str__(self) -> str:
-        """For tables and claims."""
+        """Name in tables and claims."""
         return f"{self.tasks} x {self.batch}, {self.length} tokens"
 
 
 @dataclass(slots=True)
 class Waves:
-    """What became of waves of one system."""
+    """Results of the waves of one system."""
 
     queries: int = 0
     seconds: float = 0.0
@@ -45,20 +45,20 @@ class Waves:
 
     @property
     def per_second(self) -> float:
-        """Answered queries a second."""
+        """Answered queries per second."""
         return self.queries / self.seconds
 
     def percentile(self, percent: float) -> float:
-        """Latency in ms that so many percent of the requests do not exceed."""
+        """Return a percentile of the requests' latency in ms."""
         return float(np.percentile(self.latencies_ms, percent))
 
 
-# A task and the texts that are asked of it.
+# Name of a task, and the texts of a request to it.
 Request = tuple[str, tuple[str, ...]]
 
 
-def make_waves(maker: TextMaker, tasks: Sequence[str], shape: Shape, count: int) -> list[list[Request]]:
-    """Waves of texts that were not sent before, one request a task."""
+def make_waves(maker: TextMaker, tasks: Sequence[str], shape: WaveShape, count: int) -> list[list[Request]]:
+    """Return waves of new texts, with one request per task."""
     return [
         [(task, tuple(maker.text(shape.length) for _ in range(shape.batch))) for task in tasks[: shape.tasks]]
         for _ in range(count)
@@ -100,5 +100,5 @@ async def _ask(client: AsyncClient, model: str, request: Request, found: Waves) 
 
 
 def as_input(texts: Sequence[str]) -> npt.NDArray[Any]:
-    """The tensor `text_input`, [rows, 1] bytes."""
+    """Return the tensor `text_input`, [rows, 1] bytes."""
     return np.array([[text.encode()] for text in texts], object)

@@ -1,1 +1,1 @@
-"""What serving adds: latency over tokenise + infer in process, throughput against a bare Python-backend model."""
+"""Overhead of serving: latency over tokenise + infer in process, throughput against a bare Python-backend model."""

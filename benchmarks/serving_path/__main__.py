@@ -26,9 +26,9 @@ CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64)
 def main(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds and concurrencies; under 3 minutes.")] = False,
     data: Annotated[Path | None, typer.Option(help="Folder with tweet_lengths/lengths.csv.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write results here, the tables beside it as .txt.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write results here, tables (.txt) and plot beside it.")] = None,
 ) -> None:
-    """Measure what Tidal's serving path adds and gains on this machine (real MiniLM weights, fp32, OpenVINO)."""
+    """Measure the overhead and the throughput of Tidal's serving path (real MiniLM weights, fp32, OpenVINO)."""
     report = Report("serving_path", quick)
     source_repository, source, digest = prepare()
     origin = tweet_lengths(1, seed=0, data=data)[1]
@@ -49,7 +49,7 @@ def main(
             "lengths": origin,
         }
         progress("starting tidal serve")
-        # What a killed process took along counts as in flight at the end: leave it little time.
+        # Requests lost with the killed process count as in flight at the end: a short exit timeout skips the wait.
         with tidal_serve(repository, "--model", MODEL, "--exit-timeout", "3") as server:
             maker = TextMaker(version_dir / manifest.tokenizer.file, seed=2)
             _overhead(report, server, version_dir, quick)
@@ -60,7 +60,7 @@ def main(
             rows = agreement.measure(server, MIXING, source, maker, data, rows=300 if quick else 2000)
             report.measured["agreement"] = rows
             note = (
-                f"{rows['mixed_batches']:.0f} batches of 8 and more different lengths, "
+                f"{rows['mixed_batches']:.0f} batches of at least 8 distinct lengths, "
                 f"mean {rows['mean_distinct_lengths']:.1f}, max error {rows['max_abs_error']:.1e}"
             )
             report.claims.append(Claim("row_agreement", ">= 0.999", rows["agreement"], note=note))
@@ -76,7 +76,8 @@ def main(
             progress("killing the model's process")
             served_again_s = recovery.measure(server, MODEL, maker)
             report.measured["served_again_s"] = served_again_s
-            report.add_table("the model's process killed", ["", "s"], [["served again after", f"{served_again_s:.1f}"]])
+            recovered = [["first answer", f"{served_again_s:.1f}"]]
+            report.add_table("recovery from a killed model process", ["", "s"], recovered)
     report.finish(json)
     if json is not None:
         plot.save(report.document(), json.with_suffix(".png"))
@@ -113,7 +114,7 @@ def _overhead(report: Report, server: RunningServer, version_dir: Path, quick: b
 def _throughput(report: Report, server: RunningServer, maker: TextMaker, data: Path | None, quick: bool) -> None:
     best, searched = throughput.search(server, maker, data, seconds=1 if quick else 3)
     columns = ["bare model (instances x threads)", *(f"c={c} 1/s" for c in best)]
-    report.add_table("search of the bare model's parameters", columns, searched)
+    report.add_table("parameter search of the bare model", columns, searched)
     for config in set(best.values()):
         server.control.load(config.model, None)
     rows = []
@@ -147,7 +148,7 @@ def _throughput(report: Report, server: RunningServer, maker: TextMaker, data: P
         note = f"against {bare.model}" + (f"; {failed} failed" if failed else "")
         report.claims.append(Claim(f"throughput_vs_bare_backend[{concurrency}]", ">= 1.0", ratio, note=note))
     columns = ["concurrency", "bare", "bare 1/s", "batch", "cpu", "tidal 1/s", "batch", "cpu", "ratio"]
-    report.add_table("throughput, lengths as of tweets", columns, rows)
+    report.add_table("throughput, lengths of tweets", columns, rows)
     for config in set(best.values()):
         server.control.unload(config.model)
 

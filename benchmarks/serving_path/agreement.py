@@ -1,4 +1,4 @@
-"""Whether a query's answer depends on the batch that it shared."""
+"""Agreement of served answers with the unmodified model: a query's batch must not change its answer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,14 @@ from tidal_client import AsyncClient, Classification
 
 
 def write_mixing_model(repository: Path, name: str, version_dir: Path) -> None:
-    """Add a copy of a version whose profile says that batching is free.
+    """Add a copy of a version with a profile in which a batch takes as long as one query.
 
-    On this machine batches of many lengths seldom pay, so the server seldom forms them; this one always does.
+    By the measured profile, batches of many lengths rarely pay on this machine, and the server rarely forms them.
+
+    Args:
+        repository: Model repository to write to.
+        name: Name of the new model.
+        version_dir: Version folder to copy.
     """
     shutil.copytree(version_dir, repository / name / "1")
     manifest = load_arlo_manifest(version_dir)
@@ -34,11 +39,19 @@ def write_mixing_model(repository: Path, name: str, version_dir: Path) -> None:
 def measure(
     server: RunningServer, model: str, source: Path, maker: TextMaker, data: Path | None, *, rows: int
 ) -> dict[str, float]:
-    """Serve `rows` queries of mixed lengths in mixed batches and ask the unmodified model for each one alone.
+    """Serve queries of mixed lengths in mixed batches and run the unmodified model on each query alone.
+
+    Args:
+        server: Running server.
+        model: Name of the model.
+        source: Folder of the unmodified model.
+        maker: Generator of texts.
+        data: Folder with tweet lengths, or None.
+        rows: Number of queries.
 
     Returns:
-        `agreement` (share of equal labels), `max_abs_error` of any logit, `mean_distinct_lengths` in a batch that
-        ran, and `mixed_batches`, the number of batches with 8 different lengths and more.
+        `agreement` (share of equal labels), `max_abs_error` of all logits, `mean_distinct_lengths` per executed
+        batch, and `mixed_batches`, the number of batches with at least 8 distinct lengths.
     """
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -50,7 +63,7 @@ def measure(
     answers = asyncio.run(_ask(server.grpc, model, texts))
     time.sleep(0.5)  # metrics are published every 200 ms
     after, few_after = metric(server, family, model) or (0.0, 0.0), series(server, f"{family}_bucket", model, le="7")
-    torch.set_num_threads(1)  # its threads wait for each other by spinning, which other load draws out
+    torch.set_num_threads(1)  # torch's threads spin while they wait, which is slow beside other load
     reference = AutoModelForSequenceClassification.from_pretrained(source).eval()
     tokenizer = AutoTokenizer.from_pretrained(source)
     equal, worst = 0, 0.0

@@ -1,7 +1,7 @@
-"""The baseline: what one writes by hand for Triton's Python backend around the same engine and tokenizer.
+"""The baseline: a hand-written model of Triton's Python backend around the same engine and tokenizer.
 
-Loaded by Triton as `<model>/1/model.py`. It tokenises the batch that Triton's dynamic batcher formed, pads it to its
-longest text (with `padded_length` to that length, on an engine of that one static shape), runs the engine and answers.
+Loaded by Triton as `<model>/1/model.py`. It tokenises the batch formed by Triton's dynamic batcher, pads it to its
+longest text (or to `padded_length`, on an engine of that one static shape), runs the engine and responds.
 """
 
 import json
@@ -13,7 +13,7 @@ import triton_python_backend_utils as pb_utils
 
 
 class TritonPythonModel:
-    """Synchronous, one engine an instance."""
+    """Synchronous model with one engine per instance."""
 
     def initialize(self, args):
         """Open the engine with this instance's share of the threads."""
@@ -24,7 +24,7 @@ class TritonPythonModel:
 
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
-        if "pinned" in parameters:  # one core an instance; the engine's threads inherit it
+        if "pinned" in parameters:  # one core per instance; the engine's threads inherit it
             cores = sorted(os.sched_getaffinity(0))
             os.sched_setaffinity(0, {cores[int(args["model_instance_name"].rsplit("_", 1)[1]) % len(cores)]})
         version = Path(parameters["version_dir"])
@@ -43,7 +43,7 @@ class TritonPythonModel:
             self.tokenizer.enable_padding(length=runtime.max_length)
 
     def execute(self, requests):
-        """Answer a batch."""
+        """Run a batch and return a response per request."""
         texts = [pb_utils.get_input_tensor_by_name(r, "text_input").as_numpy()[:, 0] for r in requests]
         encodings = self.tokenizer.encode_batch_fast([t.decode() for rows in texts for t in rows])
         inputs = {

@@ -22,9 +22,17 @@ TOKENS = 25
 def measure(
     server: RunningServer, model: str, bare: str, version_dir: Path, *, rounds: int, queries: int
 ) -> dict[str, list[float]]:
-    """Median latency in ms by path, one figure a round; the paths take turns and share texts' lengths and gaps.
+    """Return the median latency in ms by path, one value per round.
 
-    `bare` is a synchronous Python-backend model around the same engine: what Triton's Python backend adds at least.
+    The paths alternate, and use the same text lengths and the same gaps between queries.
+
+    Args:
+        server: Running server.
+        model: Name of Tidal's model.
+        bare: Name of a synchronous Python-backend model around the same engine: the least overhead of that backend.
+        version_dir: Version folder of the model.
+        rounds: Number of rounds.
+        queries: Number of queries per path and round.
     """
     opened = open_model(version_dir)
     maker = TextMaker(version_dir / opened.manifest.tokenizer.file, seed=1)

@@ -37,4 +37,4 @@ def save(document: Mapping[str, Any], file: Path) -> None:
         xlabel="queries in flight", ylabel="answers per second", title="throughput (higher is better)", ylim=(0, None)
     )
     together.legend()
-    style.finish(figure, "What serving adds to a query, and what it answers per second", document["machine"], file)
+    style.finish(figure, "Latency added by serving, and throughput", document["machine"], file)

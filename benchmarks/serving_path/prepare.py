@@ -1,4 +1,4 @@
-"""The model that is measured: an intent classifier on all-MiniLM-L6-v2, built once and kept."""
+"""Prepares the measured model once: an intent classifier on all-MiniLM-L6-v2."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MODEL = "intents"
 
 
 def prepare() -> tuple[Path, Path, str]:
-    """Train and build what is missing.
+    """Train and build the model unless it is up to date.
 
     Returns:
-        The model repository, the source model's folder, and the hash of recipe and code that names them.
+        Model repository, folder of the source model, and the digest of texts and training code.
     """
     recipe = "".join(Path(str(module.__file__)).read_text() for module in (demo.texts, demo.train))
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
@@ -35,7 +35,7 @@ def prepare() -> tuple[Path, Path, str]:
         f"kind: arlo\nname: {MODEL}\nmodel: {source}\nprecision: fp32\n"
         "lengths: [32, 64, 128, 256, 512]\nform: dynamic\n"
     )
-    progress("building (nothing to do when it is up to date)")
+    progress("building (skipped if it is up to date)")
     command = [sys.executable, "-m", "tidal_client.main", "build", str(spec), "--repository", str(repository)]
     subprocess.run(command, check=True, stdout=sys.stderr)
     assert ModelEntry(repository / MODEL).latest() is not None

@@ -1,4 +1,4 @@
-"""New versions published and picked up while queries flow."""
+"""Publishes and loads new versions while clients send queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from tidal_client import AsyncClient
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """Queries sent and failed (timeouts included) while `changes` versions were published and loaded."""
+    """Result of publishing under load.
+
+    Attributes:
+        sent: Number of queries sent.
+        failed: Number of queries that failed, timeouts included.
+        changes: Number of versions published and loaded.
+        first_error: First failure; "" if there was none.
+    """
 
     sent: int
     failed: int
@@ -27,7 +34,16 @@ class PublishResult:
 def measure(
     server: RunningServer, repository: Path, model: str, maker: TextMaker, *, changes: int, at_least: int
 ) -> PublishResult:
-    """Publish the newest version again, under the next number, and load it, `changes` times, under load."""
+    """Publish copies of the latest version under new numbers and load each one, under load.
+
+    Args:
+        server: Running server.
+        repository: Model repository.
+        model: Name of the model.
+        maker: Generator of texts.
+        changes: Number of versions to publish.
+        at_least: Lower bound of the number of queries.
+    """
     finished = threading.Event()
 
     def publish() -> None:

@@ -1,4 +1,4 @@
-"""How long a model is away after its Python process was killed."""
+"""Time from killing a model's Python process until the model answers again."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _GIVE_UP_S = 60.0
 
 
 def measure(server: RunningServer, model: str, maker: TextMaker) -> float:
-    """Kill a model's idle stub and send a query every 0.1 s; seconds from the kill to the first answer.
+    """Kill a model's idle stub and send a query every 0.1 s; return the seconds from the kill to the first answer.
 
     Raises:
-        RuntimeError: nothing was answered within a minute.
+        RuntimeError: No query was answered within a minute.
     """
     for stub in live_stubs(server.state.server_pid):
         if stub.model == model:
@@ -43,7 +43,7 @@ async def _first_answer(url: str, model: str, maker: TextMaker, killed: float) -
         asked = []
         while not answered.done():
             if time.monotonic() > killed + _GIVE_UP_S:
-                raise RuntimeError(f"'{model}' was not served again within {_GIVE_UP_S:.0f} s")
+                raise RuntimeError(f"model '{model}' has not answered within {_GIVE_UP_S:.0f} s of the kill")
             asked.append(asyncio.create_task(one()))
             await asyncio.sleep(_EVERY_S)
         await asyncio.gather(*asked)

@@ -1,4 +1,4 @@
-"""Closed-loop throughput against the bare model, whose parameters are searched first."""
+"""Closed-loop throughput, compared with the bare model with its best parameters."""
 
 from __future__ import annotations
 
@@ -14,18 +14,28 @@ from tidal.server.child import RunningServer
 
 @dataclass(frozen=True, slots=True)
 class BareConfig:
-    """One way to run the bare model."""
+    """Configuration of the bare model.
+
+    Attributes:
+        instances: Number of instances.
+        threads: Number of engine threads per instance.
+        max_batch: Maximum batch size of Triton's dynamic batcher.
+        delay_us: Maximum queue delay of Triton's dynamic batcher.
+        padded_length: Length that every text is padded to, on an engine of static shape; None pads to the longest
+            text of the batch.
+        pinned: Whether each instance is bound to a core of its own.
+    """
 
     instances: int
     threads: int
     max_batch: int
-    delay_us: int = 0  # how long Triton's batcher waits for a fuller batch
-    padded_length: int | None = None  # pad every text to this length, on an engine of static shape
-    pinned: bool = False  # bind each instance to a core of its own
+    delay_us: int = 0
+    padded_length: int | None = None
+    pinned: bool = False
 
     @property
     def model(self) -> str:
-        """Its name in the repository."""
+        """Name of the model in the repository."""
         delay = f"_delay{self.delay_us}" if self.delay_us else ""
         padded = f"_padded{self.padded_length}" if self.padded_length else ""
         pinned = "_pinned" if self.pinned else ""
@@ -57,20 +67,23 @@ class BareConfig:
 
 
 CANDIDATES = tuple(BareConfig(n, 2 // n, batch) for n in (1, 2) for batch in (1, 8, 32))
-# Which search result stands for which concurrency: each is compared with the best bare model for it.
+# Concurrencies that the search runs at; other ones use the result of the nearest.
 _SEARCHED = (1, 8, 64)
 
 
 def search(
     server: RunningServer, maker: TextMaker, data: Path | None, *, seconds: float
 ) -> tuple[dict[int, BareConfig], list[list[str]]]:
-    """The fastest candidate for each searched concurrency, on lengths and texts that are not measured later.
+    """Find the fastest candidate for each searched concurrency, on other lengths and texts than those measured later.
 
-    Candidates are loaded one at a time. Returns the winners and a table row for each candidate.
+    Candidates are loaded one at a time.
+
+    Returns:
+        Fastest candidate by concurrency, and a table row per candidate.
     """
     speeds: dict[BareConfig, dict[int, float]] = {}
     for candidate in CANDIDATES:
-        progress(f"searching the bare model's parameters: {candidate.model}")
+        progress(f"parameter search of the bare model: {candidate.model}")
         server.control.load(candidate.model, None)
         speeds[candidate] = {}
         for concurrency in _SEARCHED:
@@ -88,7 +101,7 @@ def search(
 
 
 def bare_for(best: dict[int, BareConfig], concurrency: int) -> BareConfig:
-    """The bare model to compare with at a concurrency: the best of the nearest searched one."""
+    """Return the bare model to compare with: the fastest at the nearest searched concurrency."""
     return best[min(best, key=lambda searched: abs(searched.bit_length() - concurrency.bit_length()))]
 
 
@@ -103,7 +116,11 @@ def compare(
     rounds: int,
     seconds: float,
 ) -> tuple[float, list[LoopResult], list[LoopResult]]:
-    """Median ratio of answers a second (Tidal / bare) over rounds in turn, and both systems' results by round."""
+    """Measure both systems alternately.
+
+    Returns:
+        Median over the rounds of Tidal's answers per second over the bare model's, and the results of each by round.
+    """
     ours, theirs = [], []
     for turn in range(rounds):
         lengths, _ = tweet_lengths(round(600 * seconds), seed=concurrency * 100 + turn, data=data)

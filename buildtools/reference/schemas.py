@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,7 @@ def _used_by(option: str) -> str:
     return ", ".join(f"`{name}`" for name in found)
 
 
+@cache
 def _options_read(folder: Path) -> frozenset[str]:
     names = set()
     for file in folder.rglob("*.py"):

@@ -1,4 +1,4 @@
-"""The panels of the server itself, and of the controller beside it."""
+"""The panels of the server itself and of the controller."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ _ON = f"{{{INSTANCE}}}"
 
 
 def triton() -> list[Panel]:
-    """What the server measures by itself. Its durations end where a backend takes a request over, but for `engine`."""
+    """Panels of Triton's metrics. Except for `engine`, its durations end when a backend accepts a request."""
     gpu, server = "{{instance}} {{gpu_uuid}}", "{{instance}}"
     return [
         Panel(
-            "Requests taken",
+            "Requests accepted",
             "reqps",
             (rate("nv_inference_request_success", "model", "{{model}}"),),
-            "Requests that Triton handed to models, those of models to other models included. Refusals by Tidal count "
-            "as taken where they are answered later.",
+            "Requests that Triton passed to models, including requests between models. Requests that Tidal refuses "
+            "asynchronously count as accepted.",
             stacked=True,
         ),
         Panel(
@@ -30,8 +30,8 @@ def triton() -> list[Panel]:
             "Pending in Triton's queues",
             "short",
             (level("nv_inference_pending_request_count", "model", "{{model}}"),),
-            "Requests that Triton has not handed to a model yet. Tidal's models take them at once: a number that stays "
-            "is a model that is loading or stuck.",
+            "Requests that Triton has not passed to a model yet. Tidal's models accept requests at once: a value that "
+            "stays above 0 means that the model is loading or stuck.",
             limits=(8, 64),
         ),
         Panel(
@@ -46,20 +46,20 @@ def triton() -> list[Panel]:
                     "{{model}} execute",
                 ),
             ),
-            "Means per request by Triton's clock. Tidal's models answer later than `execute` ends: their latencies are "
-            "in the rows below.",
+            "Means per request, measured by Triton. Tidal's models respond after `execute` has returned: their "
+            "latencies are in the rows below.",
         ),
         Panel(
             "Rows per execution",
             "short",
             (share("nv_inference_count", "nv_inference_exec_count", "model", "{{model}}"),),
-            "Rows that Triton hands to a model at once. Batches are made by the model: see its own row.",
+            "Rows that Triton passes to a model at once. Models form their own batches: see the row of the system.",
         ),
         Panel(
-            "Processor",
+            "CPU utilization",
             "percentunit",
             ((f"nv_cpu_utilization{_ON}", server),),
-            "Use of all cores of the machine, by everything that runs there.",
+            "Utilization of all cores of the machine by all processes.",
             limits=(0.8, 0.95),
         ),
         Panel(
@@ -69,47 +69,47 @@ def triton() -> list[Panel]:
                 (f"nv_cpu_memory_used_bytes{_ON}", f"{server} used"),
                 (f"nv_cpu_memory_total_bytes{_ON}", f"{server} total"),
             ),
-            "Memory of the machine. A model's process that the kernel ends for lack of it shows in `tidal models "
-            "status`.",
+            "Memory of the machine. `tidal models status` shows model processes that the kernel killed for lack of "
+            "memory.",
         ),
         Panel(
-            "Server and controller answer",
+            "Server and controller up",
             "short",
             ((f"up{_ON}", "{{instance}} {{job}}"), (f"tidal_controller_server_up{_ON}", "controller sees the server")),
-            "1 where Prometheus can read the metrics, and where the controller finds its server; 0 where not.",
+            "1 if Prometheus can read the metrics, and if the controller reaches its server; else 0.",
         ),
         Panel(
             "GPU",
             "percentunit",
             ((f"nv_gpu_utilization{_ON}", gpu),),
-            "Share of time in which a kernel ran. Empty on machines without a GPU.",
+            "Share of time in which a GPU kernel ran. Empty on machines without a GPU.",
             limits=(0.9, 0.98),
         ),
         Panel(
             "GPU memory",
             "bytes",
             ((f"nv_gpu_memory_used_bytes{_ON}", f"{gpu} used"), (f"nv_gpu_memory_total_bytes{_ON}", f"{gpu} total")),
-            "Memory of each GPU. Both versions of a model need room while one replaces the other.",
+            "Memory of each GPU. While a new version of a model replaces the old one, both need memory.",
         ),
     ]
 
 
 def controller() -> list[Panel]:
-    """What `tidal controller` decides about partitioned models."""
+    """Panels of the decisions of `tidal controller` about partitioned models."""
     own, runtime = "tidal_controller", "{{model}} {{runtime}}"
     return [
         Panel(
-            "Instances wanted",
+            "Target instances",
             "short",
             (level(f"{own}_instances", "model, runtime", runtime),),
-            "Instances of each runtime that the controller asks for.",
+            "Number of instances of each runtime that the controller requests.",
             stacked=True,
         ),
         Panel(
-            "Queries in an SLO period",
+            "Demand per SLO period",
             "short",
             (level(f"{own}_demand_queries", "model, runtime", runtime),),
-            "Demand by runtime that the decision was made for.",
+            "Queries by runtime in an SLO period, on which the decision was based.",
             stacked=True,
         ),
         Panel(
@@ -119,8 +119,8 @@ def controller() -> list[Panel]:
                 level(f"{own}_observed_latency_seconds", "model", "{{model}} observed"),
                 level(f"{own}_predicted_latency_seconds", "model", "{{model}} predicted"),
             ),
-            "What the profile predicts for the allocation, and what was observed. Far apart: other load on the cores, "
-            "or a profile of another machine.",
+            "Mean latency predicted by the profile for the allocation, and the observed one. A large difference means "
+            "other load on the cores, or a profile of another machine.",
         ),
         Panel(
             "Decisions, changes, missing instances",
@@ -129,6 +129,6 @@ def controller() -> list[Panel]:
                 rate(f"{own}_decisions_total", "model, action", "{{model}} {{action}} per second"),
                 level(f"{own}_instances_short", "model", "{{model}} instances missing"),
             ),
-            "Missing instances: the model cannot keep its SLO with those that it may have.",
+            "Missing instances: the model cannot keep its SLO with the number of instances that it is limited to.",
         ),
     ]

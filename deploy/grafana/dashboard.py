@@ -59,7 +59,7 @@ def dashboard() -> dict[str, Any]:
 
 
 def _variable(label: str, title: str, series: str) -> dict[str, Any]:
-    """A selector of values that a label has, all of them at first."""
+    """A selector of the values of a label, all of them by default."""
     return {
         "name": label,
         "label": title,
@@ -84,7 +84,7 @@ def _laid_out() -> Iterator[dict[str, Any]]:
     number, top = 2 + len(panels), 1 + _TILE_HEIGHT + _HEIGHT
     for title, make in ROWS:
         panels = make()
-        # A collapsed row has its panels inside, placed as they are when it is open.
+        # A collapsed row contains its panels, at their positions in the open row.
         row = _row(number, title, top, collapsed=True)
         yield {**row, "panels": list(_placed(panels, number + 1, top + 1, _IN_A_LINE, _HEIGHT))}
         number, top = number + 1 + len(panels), top + 1
@@ -104,5 +104,5 @@ def _placed(panels: Sequence[Panel], number: int, top: int, in_a_line: int, heig
 
 
 def text() -> str:
-    """The file's content."""
+    """Content of the file."""
     return json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"

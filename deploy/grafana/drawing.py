@@ -10,7 +10,7 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def drawn(panel: Panel) -> dict[str, Any]:
-    """A panel without its id and place."""
+    """A panel without its id and position."""
     return {
         "type": panel.kind,
         "title": panel.title,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from deploy.grafana.queries import RANGE, SELECTED, Panel
 
-#: Answers that are no failure of the server: what clients got wrong or withdrew.
+#: Codes that are not failures of the server: invalid and cancelled requests.
 _NOT_OURS = "OK|INVALID_ARG|NOT_FOUND|UNSUPPORTED|CANCELLED"
 _REQUESTS = '__name__=~"tidal_[a-z]+_requests_total"'
 _WAITING = '__name__=~"tidal_(arlo|tabi_runtime|pets|otas)_waiting_queries|tidal_flover_waiting_generations"'
@@ -33,23 +33,23 @@ def overview() -> list[Panel]:
             "Served models",
             "short",
             ((f"count by (model, version) ({served})", "Servers"),),
-            "Models and versions that answer clients, and by how many servers. A model that is missing here is not "
-            "loaded: `tidal models status` says why.",
+            "Loaded models and versions, and on how many servers. `tidal models status` shows why a model is not "
+            "loaded.",
             kind="table",
         ),
         Panel(
             "Requests",
             "reqps",
             ((_rate(""), "requests"),),
-            "Requests answered per second, whatever the answer was, of the selected models and instances.",
+            "Requests of the selected models and instances answered per second, with any result.",
             kind="stat",
         ),
         Panel(
             "Errors",
             "percentunit",
             ((_errors(), "errors"),),
-            "Share of requests that the server failed or refused: INTERNAL and UNAVAILABLE. What clients got wrong or "
-            "cancelled is not counted. The chart below says which model.",
+            "Share of requests that failed (INTERNAL) or were refused (UNAVAILABLE). Invalid and cancelled requests "
+            "are not counted. See the chart below for each model.",
             limits=(0.01, 0.05),
             kind="stat",
         ),
@@ -57,8 +57,8 @@ def overview() -> list[Panel]:
             "Slowest p99",
             "s",
             ((f"max({_quantile(0.99)})", "p99"),),
-            "99th percentile of the time from acceptance to answer, of the model that is slowest by it. Set the "
-            "thresholds to your objective; generations take as long as they have tokens.",
+            "99th percentile of the time from acceptance to answer, of the slowest model. Set the thresholds to your "
+            "objective; the time of a generation depends on its number of tokens.",
             limits=(1.0, 5.0),
             kind="stat",
         ),
@@ -66,8 +66,8 @@ def overview() -> list[Panel]:
             "Queue depth",
             "short",
             ((f"sum({{{_WAITING}, {SELECTED}}})", "waiting"),),
-            "Queries and generations that wait for an engine or a slot. A number that keeps growing is overload: more "
-            "instances or pods, or deadlines on requests (`latency_ms`).",
+            "Queries and generations that wait for an engine or a slot. A value that keeps growing means overload: add "
+            "instances or pods, or set deadlines on requests (`latency_ms`).",
             limits=(64, 512),
             kind="stat",
         ),
@@ -75,8 +75,8 @@ def overview() -> list[Panel]:
             "Restarts in an hour",
             "short",
             ((f"sum(increase({restarts}))", "restarts"),),
-            "Services started again after a failure inside a model's process. The model's log has the cause. Processes "
-            "that died are counted by `tidal models status`.",
+            "Services restarted after a failure within a model's process; the model's log has the cause. `tidal models "
+            "status` counts processes that died.",
             limits=(1, 3),
             kind="stat",
         ),
@@ -84,28 +84,28 @@ def overview() -> list[Panel]:
             "Requests by model and code",
             "reqps",
             ((_rate(" by (model, code)"), "{{model}} {{code}}"),),
-            "Requests answered per second. INVALID_ARG is a client's mistake, UNAVAILABLE is overload or a missed "
-            "deadline, INTERNAL is a failure of the server.",
+            "Requests answered per second. INVALID_ARG: the request is invalid; UNAVAILABLE: overload or a missed "
+            "deadline; INTERNAL: a failure of the server.",
             stacked=True,
         ),
         Panel(
             "Errors by model",
             "percentunit",
             ((_errors(" by (model)"), "{{model}}"),),
-            "Share of each model's requests that were answered INTERNAL or UNAVAILABLE.",
+            "Share of the requests of each model that were answered with INTERNAL or UNAVAILABLE.",
             limits=(0.01, 0.05),
         ),
         Panel(
             "Latency by model",
             "s",
             ((_quantile(0.5), "{{model}} p50"), (_quantile(0.99), "{{model}} p99")),
-            "Time from acceptance to answer, also of requests that failed.",
+            "Time from acceptance to answer, including failed requests.",
         ),
         Panel(
-            "Waiting by model",
+            "Queue depth by model",
             "short",
             ((f"sum by (model) ({{{_WAITING}, {SELECTED}}})", "{{model}}"),),
-            "Queries and generations that wait, by model: Kubernetes' autoscaler goes by their sum per pod.",
+            "Waiting queries and generations by model. The autoscaler of Kubernetes scales on their sum per pod.",
             limits=(64, 512),
         ),
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 RANGE = "[$__rate_interval]"
-#: Selectors of each query: the instances and, of metrics with that label, the models that are chosen at the top.
+#: Selectors of each query: the instances and, for metrics with that label, the models selected at the top.
 INSTANCE = 'instance=~"$instance"'
 SELECTED = f'model=~"$model", {INSTANCE}'
 
@@ -19,12 +19,12 @@ class Panel:
     """A panel of the dashboard.
 
     Attributes:
-        title: What it shows.
+        title: Title.
         unit: Grafana's name of the unit.
-        queries: Its series.
-        about: Description: how to read it, and what to do about a bad value.
-        stacked: Whether series are drawn on top of each other.
-        limits: Values from which it turns yellow and red, in the unit; empty where no value is bad in itself.
+        queries: Queries of its series.
+        about: Description: how to read the panel, and what to do about a bad value.
+        stacked: Whether series are stacked.
+        limits: Thresholds of yellow and red in the unit; empty if no value is bad in itself.
         kind: A chart over time, the latest value, or a table of the latest values.
     """
 

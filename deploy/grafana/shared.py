@@ -1,4 +1,4 @@
-"""Panels that several systems have."""
+"""Panels shared by several systems."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def common(system: str) -> list[Panel]:
             "Latency",
             "s",
             quantiles(f"{own}_request_seconds", "model", "{{model}}"),
-            "Time from acceptance to answer of accepted requests. Triton's own durations end earlier, where the "
-            "backend takes a request over.",
+            "Time from acceptance to answer of accepted requests. Triton's own durations end earlier, when the backend "
+            "accepts a request.",
         ),
         Panel(
             "In flight",
             "short",
             (level(f"{own}_in_flight_queries", "model", "{{model}}"),),
-            "Queries accepted and not answered yet. At `max_queue_size` (1024 unless set) further ones are refused.",
+            "Queries accepted and not answered yet. At `max_queue_size` (default 1024) further queries are refused.",
             limits=(512, 1024),
         ),
         Panel(
@@ -36,36 +36,36 @@ def common(system: str) -> list[Panel]:
             (
                 rate(f"{own}_requests_total", "model, code", "{{model}} {{code}}", ', code!="OK"'),
                 rate(f"{own}_deadline_missed_total", "model", "{{model}} missed its deadline"),
-                rate(f"{own}_service_restarts_total", "model", "{{model}} restarted inside"),
+                rate(f"{own}_service_restarts_total", "model", "{{model}} service restarted"),
             ),
-            "Requests that got no result, by code, and deadlines missed. A restart inside answers everything that was "
-            "open with INTERNAL.",
+            "Requests without a result by code, and missed deadlines. A restart of the service answers all requests in "
+            "flight with INTERNAL.",
         ),
     ]
 
 
 def queue(system: str) -> list[Panel]:
-    """How many queries wait, and for how long."""
+    """Panels of queue depth and queueing time."""
     own, name = f"tidal_{system}", "{{model}}"
     return [
         Panel(
-            "Waiting",
+            "Queue depth",
             "short",
             (level(f"{own}_waiting_queries", "model", name),),
-            "Queries in the queue. A number that keeps growing is overload.",
+            "Queries in the queue. A value that keeps growing means overload.",
             limits=(64, 512),
         ),
         Panel(
             "Time in the queue",
             "s",
             quantiles(f"{own}_queue_seconds", "model", name, (0.5, 0.99)),
-            "Time from arrival to execution of queries that ran.",
+            "Time from arrival to execution of executed queries.",
         ),
     ]
 
 
 def tasks(system: str) -> list[Panel]:
-    """Tasks beside a model."""
+    """Panels of the tasks of a model."""
     own, name = f"tidal_{system}", "{{model}}"
     return [
         Panel(
@@ -77,7 +77,7 @@ def tasks(system: str) -> list[Panel]:
                 level(f"{own}_tasks_loading", "model", f"{name} loading"),
                 level(f"{own}_waiting_for_task_queries", "model", f"{name} queries waiting for a task"),
             ),
-            "Tasks of a model, how many of them are in memory, and queries that wait until theirs is loaded.",
+            "Tasks of a model, how many of them are in memory, and queries that wait until their task is loaded.",
         ),
         Panel(
             "Memory of tasks",
@@ -97,28 +97,29 @@ def tasks(system: str) -> list[Panel]:
                 rate(f"{own}_task_load_failures_total", "model", f"{name} failed"),
                 rate(f"{own}_refused_queries_total", "model, reason", f"{name} refused: {{{{reason}}}}"),
             ),
-            "Loads and evictions all the time: raise `task_memory_mb`. A failure stands in the model's log.",
+            "Constant loads and evictions: raise `task_memory_mb`. The model's log has the causes of failures.",
         ),
     ]
 
 
 def batches(system: str, *more: Query) -> Panel:
-    """Mean size of a batch, and other means of it."""
+    """Panel of the mean batch size, and of other means per batch."""
     return Panel(
         "Batch size",
         "short",
         (mean(f"tidal_{system}_batch_size_queries", "model", "{{model}} queries"), *more),
-        "Means per batch: queries that run together, and how different they are.",
+        "Means per batch: number of queries, and how diverse they are.",
     )
 
 
 def padding(system: str) -> Panel:
-    """Share of the computed tokens that was padding."""
+    """Panel of the share of computed tokens that was padding."""
     part, _ = share(f"tidal_{system}_tokens_total", f"tidal_{system}_padded_tokens_total", "model", "")
     return Panel(
         "Padding",
         "percentunit",
         ((f"1 - {part}", "{{model}}"),),
-        "Share of the computed tokens that was padding. Much of it: more `lengths` in the spec, or `form: dynamic`.",
+        "Share of the computed tokens that was padding. If it is large, set more `lengths` in the spec, or `form: "
+        "dynamic`.",
         limits=(0.5, 0.75),
     )

@@ -17,7 +17,7 @@ def arlo() -> list[Panel]:
             "Queries by runtime",
             "reqps",
             (rate(f"{own}_executed_queries_total", "model, runtime", runtime),),
-            "Queries run per second, by the runtime's length in tokens.",
+            "Queries executed per second, by the length of the runtime in tokens.",
             stacked=True,
         ),
         Panel(
@@ -30,14 +30,14 @@ def arlo() -> list[Panel]:
             "Length of queries",
             "short",
             quantiles(f"{own}_query_length_tokens", "model", "{{model}}"),
-            "Tokens, special ones included. The lengths of the spec should fit this distribution.",
+            "Number of tokens with special tokens. The lengths of the spec should fit this distribution.",
         ),
         padding("arlo"),
         Panel(
             "Instances of partitioned models",
             "short",
             (level(f"{own}_instances", "model, runtime", runtime),),
-            "Instances that may run something, by runtime, those that are leaving included.",
+            "Active instances by runtime, including those that are being removed.",
             stacked=True,
         ),
         Panel(
@@ -47,8 +47,8 @@ def arlo() -> list[Panel]:
                 level(f"{own}_outstanding_queries", "model, runtime", f"{runtime} outstanding"),
                 rate(f"{own}_demoted_queries_total", "model", "{{model}} demoted per second"),
             ),
-            "Queries that wait for a runtime or run on it, and dispatches to a longer runtime than needed. Many "
-            "demotions: more instances of the shorter runtimes, or a larger `slo_ms`.",
+            "Queries that wait for a runtime or run on it, and dispatches to a longer runtime than needed. Against "
+            "many demotions, add instances of the shorter runtimes, or raise `slo_ms`.",
         ),
     ]
 
@@ -64,7 +64,7 @@ def tabi() -> list[Panel]:
             "Share answered by level",
             "percentunit",
             ((f"{answered} / on (model) group_left {every}", by_level),),
-            "Which level gave the answer. More at the last level than the build measured: other data, or lost "
+            "Level that answered. A larger share of the last level than in the build means other data, or lost "
             "calibration.",
             stacked=True,
         ),
@@ -72,13 +72,13 @@ def tabi() -> list[Panel]:
             "Time of a level",
             "s",
             quantiles(f"{own}_level_seconds", "model, level", by_level, (0.5, 0.99)),
-            "Time in which a level's model answers.",
+            "Time until the model of a level answers.",
         ),
         Panel(
             "Wait for a level",
             "s",
             quantiles(f"{own}_level_queue_seconds", "model, level", by_level, (0.5, 0.99)),
-            "Time that queries wait before a level is asked: its capacity is used up.",
+            "Time that queries wait for a level whose capacity is exhausted.",
         ),
         Panel(
             "Confidence",
@@ -90,7 +90,7 @@ def tabi() -> list[Panel]:
             "Words pruned",
             "percentunit",
             (share(f"{own}_pruned_words_total", f"{own}_seen_words_total", "model", "{{model}}"),),
-            "Share of the words that the next level does not get.",
+            "Share of the words that are not passed to the next level.",
         ),
         Panel(
             "Degraded answers",
@@ -98,22 +98,22 @@ def tabi() -> list[Panel]:
             (
                 rate(f"{own}_degraded_queries_total", "model, cause", "{{model}} for {{cause}}"),
                 rate(f"{own}_level_failures_total", "model, level", f"{by_level} failed"),
-                level(f"{own}_lost_calls", "model, level", f"{by_level} calls given up"),
+                level(f"{own}_lost_calls", "model, level", f"{by_level} calls abandoned"),
             ),
-            "Queries that were answered without a level that they needed, by cause, and levels that failed. Calls that "
-            "were given up hold threads until the model is loaded again.",
+            "Queries answered without a level that they needed, by cause, and failures of levels. Abandoned calls hold "
+            "threads until the model is loaded again.",
         ),
         Panel(
             "Answered before the last level",
             "reqps",
             (rate(f"{own}_early_returned_queries_total", "model", "{{model}}"),),
-            "Queries per second that a smaller level was confident enough for.",
+            "Queries per second answered by a smaller level with enough confidence.",
         ),
         Panel(
             "Active candidate",
             "short",
             (level(f"{own}_active_candidate", "model, candidate", "{{model}} {{candidate}}"),),
-            "Number of servers on which a candidate is active. It changes under load where `overload_ms` is set.",
+            "Number of servers on which a candidate is active. It changes under load if `overload_ms` is set.",
         ),
     ]
 
@@ -133,14 +133,14 @@ def pets() -> list[Panel]:
             "Queries by kind of task",
             "reqps",
             (rate(f"{own}_executed_queries_total", "model, kind", f"{name} {{{{kind}}}}"),),
-            "Queries run per second, by the kind of fine-tuning of their task.",
+            "Queries executed per second, by the kind of fine-tuning of their task.",
             stacked=True,
         ),
         Panel(
             "Engine time",
             "s",
             quantiles(f"{own}_execute_seconds", "model", name, (0.5, 0.99)),
-            "Time that a batch takes in the engine.",
+            "Time of a batch in the engine.",
         ),
         *tasks("pets"),
         padding("pets"),
@@ -151,13 +151,13 @@ def pets() -> list[Panel]:
                 level(f"{own}_merged_copies", "model", f"{name} copies"),
                 rate(f"{own}_merged_queries_total", "model", f"{name} queries per second"),
             ),
-            "Copies of the base with a frequent task merged into it, and queries that ran on them.",
+            "Copies of the base with a frequent task merged into it, and queries executed on them.",
         ),
         Panel(
             "Length of queries",
             "short",
             quantiles(f"{own}_query_length_tokens", "model", name),
-            "Tokens, special ones included.",
+            "Number of tokens with special tokens.",
         ),
     ]
 
@@ -172,30 +172,30 @@ def otas() -> list[Panel]:
             "Queries by γ",
             "reqps",
             (rate(f"{own}_executed_queries_total", "model, gamma", f"{name} γ {{{{gamma}}}}"),),
-            "Queries run per second by γ: above 0 prompts are added, below 0 tokens are merged. Always the lowest: too "
-            "much load for the deadlines.",
+            "Queries executed per second by γ: above 0 prompts are added, below 0 tokens are merged. If γ is always "
+            "the lowest, the load is too high for the deadlines.",
             stacked=True,
         ),
         Panel(
             "Batches by γ",
             "ops",
             (rate(f"{own}_batches_total", "model, gamma", f"{name} γ {{{{gamma}}}}"),),
-            "Batches run per second, by the γ of their queries.",
+            "Batches executed per second, by the γ of their queries.",
             stacked=True,
         ),
         Panel(
             "Query outcomes",
             "reqps",
             (rate(f"{own}_outcomes_total", "model, outcome", f"{name} {{{{outcome}}}}"),),
-            "Queries per second that were answered in time or late, evicted because they could not be in time, "
-            "cancelled, or failed.",
+            "Queries per second that were answered in time or late, evicted because they could not meet their "
+            "deadline, cancelled, or failed.",
             stacked=True,
         ),
         Panel(
             "Utility per second",
             "short",
             (rate(f"{own}_utility_total", "model, outcome", f"{name} {{{{outcome}}}}"),),
-            "Utility of queries by outcome. What is not in time is lost.",
+            "Utility of queries by outcome. Only queries in time earn their utility.",
             stacked=True,
         ),
         batches("otas", mean(f"{own}_batch_distinct_tasks", "model", f"{name} tasks")),
@@ -206,15 +206,15 @@ def otas() -> list[Panel]:
                 rate(f"{own}_execute_seconds_sum", "model", f"{name} busy"),
                 rate(f"{own}_predicted_seconds_total", "model", f"{name} predicted"),
             ),
-            "Share of time in which the engine runs, and as much as the profile predicts for the same batches. Far "
-            "apart: the profile is of another machine or load.",
+            "Share of time in which the engine runs, measured and predicted by the profile for the same batches. A "
+            "large difference means a profile of another machine or load.",
             limits=(0.9, 0.98),
         ),
         Panel(
-            "Time to decide",
+            "Decision time",
             "s",
             quantiles(f"{own}_decision_seconds", "model", name, (0.5, 0.99)),
-            "Time that the policy takes to choose a batch and its γ.",
+            "Time of the policy to choose a batch and its γ.",
         ),
         *tasks("otas"),
     ]
@@ -229,7 +229,7 @@ def flover() -> list[Panel]:
             "Time to the first token",
             "s",
             quantiles(f"{own}_time_to_first_token_seconds", "model", name),
-            "Time from arrival to the first token: wait for a slot, and the prompt.",
+            "Time from arrival to the first token: wait for a slot, and prefill.",
         ),
         Panel(
             "Time per output token",
@@ -244,7 +244,7 @@ def flover() -> list[Panel]:
                 rate(f"{own}_generated_tokens_total", "model", f"{name} generated"),
                 rate(f"{own}_prompt_tokens_total", "model", f"{name} prefilled"),
             ),
-            "Tokens generated, and tokens of prompts.",
+            "Generated tokens, and prefilled tokens of prompts.",
         ),
         Panel(
             "Slots and generations",
@@ -254,13 +254,13 @@ def flover() -> list[Panel]:
                 level(f"{own}_taken_slots", "model", f"{name} slots in use"),
                 level(f"{own}_waiting_generations", "model", f"{name} waiting"),
             ),
-            "Generations wait where all slots are in use: a larger `max_concurrency` in the spec.",
+            "Generations wait if all slots are in use: raise `max_concurrency` in the spec.",
         ),
         Panel(
             "Wait for a slot",
             "s",
             quantiles(f"{own}_queue_seconds", "model", name, (0.5, 0.99)),
-            "Time from arrival until a generation has its slots.",
+            "Time from arrival until slots are allocated.",
         ),
         Panel(
             "Decode step",
@@ -269,7 +269,7 @@ def flover() -> list[Panel]:
                 *quantiles(f"{own}_step_seconds", "model", f"{name} step", (0.5, 0.99)),
                 *quantiles(f"{own}_between_steps_seconds", "model", f"{name} between steps", (0.5, 0.99)),
             ),
-            "Time of a step, and from one step to the next. Far apart: prompts of new generations come in between, see "
+            "Time of a step, and from one step to the next. A large difference means that prefills run in between: see "
             "`prefill_share`.",
         ),
         Panel(
@@ -279,7 +279,7 @@ def flover() -> list[Panel]:
                 mean(f"{own}_fused_generations", "model", f"{name} generations"),
                 share(f"{own}_step_slots_total", f"{own}_step_seconds_count", "model", f"{name} slots"),
             ),
-            "Means per step: generations that share it, and slots that it covers, free ones in between included.",
+            "Means per step: generations that share it, and slots that it covers, including free slots in between.",
         ),
         Panel(
             "Engine utilization",
@@ -288,7 +288,7 @@ def flover() -> list[Panel]:
                 rate(f"{own}_step_seconds_sum", "model", f"{name} decode"),
                 rate(f"{own}_prefill_seconds_total", "model", f"{name} prefill"),
             ),
-            "Share of time in decode steps and in prompts.",
+            "Share of time in decode steps and in prefill.",
             stacked=True,
             limits=(0.9, 0.98),
         ),
@@ -296,15 +296,14 @@ def flover() -> list[Panel]:
             "Generation outcomes",
             "reqps",
             (rate(f"{own}_generations_total", "model, outcome", f"{name} {{{{outcome}}}}"),),
-            "Generations per second that ended by themselves, at a stop text or at their length, were cancelled, late, "
-            "or failed.",
+            "Generations per second by outcome: end of text, stop text, maximum length, cancelled, late, or failed.",
             stacked=True,
         ),
         Panel(
             "Bytes moved between slots",
             "Bps",
             (rate(f"{own}_moved_bytes_total", "model", name),),
-            "Keys and values copied to bring running generations together.",
+            "Keys and values copied to make the slots of running generations contiguous.",
         ),
         Panel(
             "Slots moved, shuffles",
@@ -313,7 +312,7 @@ def flover() -> list[Panel]:
                 rate(f"{own}_moved_slots_total", "model", f"{name} slots"),
                 rate(f"{own}_shuffles_total", "model", f"{name} shuffles"),
             ),
-            "How often running generations are brought together, and how many slots that moves.",
+            "Shuffles, which make the slots of running generations contiguous, and the slots that they move.",
         ),
         Panel(
             "Requests refused, slots repaired",
@@ -322,7 +321,7 @@ def flover() -> list[Panel]:
                 rate(f"{own}_refused_requests_total", "model", f"{name} refused"),
                 rate(f"{own}_repaired_slots_total", "model", f"{name} repaired"),
             ),
-            "Requests refused for their input or task. A repaired slot held numbers that are not finite: look at the "
-            "model's log.",
+            "Requests refused for their input or task. A repaired slot held values that are not finite: see the log of "
+            "the model.",
         ),
     ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +18,7 @@ from typing import Any
 from tidal.batcher.build import json_headers
 from tidal.batcher.library import source_folder
 
-_FLAGS = ("-std=c++17", "-O0", "-g1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined")
+_FLAGS = ("-std=c++17", "-O0", "-g1", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined")
 _STRICT = ("-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 _HERE = Path(__file__).parent
 
@@ -42,30 +45,34 @@ class Driver:
 
 
 def make_driver(folder: Path) -> Driver:
-    """Compile both."""
-    include = f"-I{source_folder()}"
-    sources = [str(path) for path in sorted(source_folder().glob("*.cpp"))]
-    library, host = folder / "batcher.so", folder / "host"
+    """Compile the library and the host, unless the folder has them from the same sources."""
     compiler = shutil.which("g++") or "g++"
-    given = [
-        "-isystem",
-        str(json_headers()),
-        "-shared",
-        "-fPIC",
-        '-DTIDAL_SOURCES="test"',
-        *sources,
-        "-o",
-        str(library),
-    ]
-    commands = [[compiler, *_FLAGS, *_STRICT, include, *given]]
-    objects = [folder / "host.o", folder / "fuzz.o"]
-    for made in objects:
-        source = str(_HERE / f"{made.stem}.cpp")
-        commands.append([compiler, *_FLAGS, *_STRICT, include, "-c", source, "-o", str(made)])
+    sources = sorted(source_folder().glob("*.cpp"))
+    included = (f"-I{source_folder()}", "-isystem", str(json_headers()), '-DTIDAL_SOURCES="test"')
+    digest = hashlib.sha256(repr((compiler, _FLAGS, _STRICT, included)).encode())
+    for file in (*sources, *sorted(source_folder().glob("*.h*")), *sorted(_HERE.glob("*.?pp"))):
+        digest.update(file.read_bytes())
+    made = folder / digest.hexdigest()[:12]
+    if not made.is_dir():
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            _build(compiler, sources, included, Path(scratch))
+            with contextlib.suppress(OSError):  # another process was faster
+                Path(scratch).rename(made)
+                Path(scratch).mkdir()
+    return Driver(made / "host", made / "batcher.so")
+
+
+def _build(compiler: str, sources: Sequence[Path], included: Sequence[str], folder: Path) -> None:
+    hosts = [_HERE / "host.cpp", _HERE / "fuzz.cpp"]
+    compiled = {source: str(folder / f"{source.stem}.o") for source in (*sources, *hosts)}
+    # Those that take longest first.
+    order = sorted(compiled, key=lambda source: source.stem not in ("settings", "fuzz"))
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(_compile, commands))
-    _compile([compiler, *_FLAGS, "-rdynamic", *map(str, objects), "-ldl", "-o", str(host)])
-    return Driver(host, library)
+        command = (compiler, *_FLAGS, *_STRICT, *included, "-c")
+        list(pool.map(_compile, ([*command, str(source), "-o", compiled[source]] for source in order)))
+    library, host = ([compiled[source] for source in part] for part in (sources, hosts))
+    _compile([compiler, *_FLAGS, *_STRICT, "-shared", *library, "-o", str(folder / "batcher.so")])
+    _compile([compiler, *_FLAGS, "-rdynamic", *host, "-ldl", "-o", str(folder / "host")])
 
 
 def _compile(command: list[str]) -> None:

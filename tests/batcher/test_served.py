@@ -224,7 +224,7 @@ def test_the_engine_backend_regroups_what_arrives(sender: Callable[[str], Sender
 
 
 def test_a_bad_parameter_refuses_the_model_alone(server: RunningServer) -> None:
-    assert "parameter 'TIDAL_BATCH_TOKENS' in config.pbtxt is 'many': accepted is" in server.load_error("bad")
+    assert "parameter 'TIDAL_BATCH_TOKENS' in config.pbtxt is 'many'; expected" in server.load_error("bad")
     assert server.load_error("tokens") == ""
 
 

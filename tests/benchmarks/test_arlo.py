@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.arlo import outcome
-from benchmarks.arlo.measure import Cell
-from benchmarks.arlo.rounds import Run
-from benchmarks.arlo.search import Tuned
+from benchmarks.arlo.measure import ArloCell
+from benchmarks.arlo.rounds import ArloRun
+from benchmarks.arlo.search import TunedBaselines
 from benchmarks.arlo.simulate import FirstComeFirstServed, simulate
-from benchmarks.arlo.systems import DT, DT_BATCHED, PARTITIONED, POLYMORPHIC, ST, Case, Planned, plan
+from benchmarks.arlo.systems import DT, DT_BATCHED, PARTITIONED, POLYMORPHIC, ST, ArloCase, PlannedCase, plan
 from benchmarks.report import Report
 
 ROUNDS = 5
@@ -18,7 +18,11 @@ ROUNDS = 5
 def test_full_run_has_3000_requests_a_cell_and_every_claimed_load():
     cells = plan(quick=False)
     assert all(planned.requests * ROUNDS >= 3000 for planned in cells)
-    claimed = [Case(ST, 40, "poisson"), Case(ST, 70, "poisson"), *(Case(DT, p, "poisson") for p in (40, 70, 90))]
+    claimed = [
+        ArloCase(ST, 40, "poisson"),
+        ArloCase(ST, 70, "poisson"),
+        *(ArloCase(DT, p, "poisson") for p in (40, 70, 90)),
+    ]
     for quick in (False, True):
         planned = {each.case: each.systems for each in plan(quick=quick)}
         assert all(POLYMORPHIC in planned[case] for case in claimed)
@@ -31,16 +35,16 @@ def test_simulation_runs_queries_of_each_lane_one_after_the_other():
     assert sorted(two) == pytest.approx([1.0, 1.4, 2.0])
 
 
-def cell(*latencies_ms: float, errors: int = 0) -> Cell:
-    return Cell("m", 10.0, list(latencies_ms), {"UNAVAILABLE": errors} if errors else {}, 1.0, 0.5, 0.0, "")
+def cell(*latencies_ms: float, errors: int = 0) -> ArloCell:
+    return ArloCell("m", 10.0, list(latencies_ms), {"UNAVAILABLE": errors} if errors else {}, 1.0, 0.5, 0.0, "")
 
 
-def run_of(case: Case, *rounds: dict[str, Cell]) -> Run:
-    return Run(Tuned(), {PARTITIONED: 5.0}, [{ST: 10.0, DT: 50.0}], [{str(case): each} for each in rounds])
+def run_of(case: ArloCase, *rounds: dict[str, ArloCell]) -> ArloRun:
+    return ArloRun(TunedBaselines(), {PARTITIONED: 5.0}, [{ST: 10.0, DT: 50.0}], [{str(case): each} for each in rounds])
 
 
 def test_ratios_are_taken_round_by_round():
-    case = Case(DT, 90, "poisson")
+    case = ArloCase(DT, 90, "poisson")
     rounds = [
         {DT: cell(10, 30), DT_BATCHED: cell(10, 20), POLYMORPHIC: cell(10, 20)},
         {DT: cell(100, 100), DT_BATCHED: cell(100, 200), POLYMORPHIC: cell(100, 100)},
@@ -52,12 +56,12 @@ def test_ratios_are_taken_round_by_round():
 
 
 def test_a_system_that_cannot_keep_up_is_named_so_and_not_measured(capsys):
-    case = Case(DT, 40, "poisson")
+    case = ArloCase(DT, 40, "poisson")
     run = run_of(case, {DT: cell(10), POLYMORPHIC: cell(9, errors=1)})
     assert run.saturated(PARTITIONED, case)
     assert not run.saturated(POLYMORPHIC, case)
     report = Report("arlo", quick=True)
-    outcome.add_tables(report, run, [Planned(case, (DT, PARTITIONED, POLYMORPHIC), 1)], slo_ms=9.5)
+    outcome.add_tables(report, run, [PlannedCase(case, (DT, PARTITIONED, POLYMORPHIC), 1)], slo_ms=9.5)
     assert "saturated" in capsys.readouterr().out
     found = report.measured["cells"][str(case)]
     assert PARTITIONED not in found
@@ -66,8 +70,8 @@ def test_a_system_that_cannot_keep_up_is_named_so_and_not_measured(capsys):
 
 
 def test_what_was_measured_survives_the_file(tmp_path):
-    case = Case(ST, 40, "poisson")
+    case = ArloCase(ST, 40, "poisson")
     run = run_of(case, {ST: cell(1.5, 2.5, errors=2)})
     run.tuned.models[ST] = {"40": "bare"}
     run.save(tmp_path / "kept.json")
-    assert Run.read(tmp_path / "kept.json") == run
+    assert ArloRun.read(tmp_path / "kept.json") == run

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.arlo.measure import Cell
+from benchmarks.arlo.measure import ArloCell
 from benchmarks.arlo_cluster import served
 from benchmarks.arlo_cluster.calibration import Calibration, Observed, others_busy
-from benchmarks.arlo_cluster.fidelity import Compared, Round, Sizes, lone_times, median_error
+from benchmarks.arlo_cluster.fidelity import ComparedTrace, FidelityRound, FidelitySize, lone_times, median_error
 from benchmarks.arlo_cluster.reallocation import ReallocationResult
 from benchmarks.report import Report
 from tidal.simulator.traces import RecordedRequests
@@ -95,15 +95,15 @@ def test_lone_queries_come_when_the_one_before_is_answered() -> None:
     assert len(lone_times([60] * 9, (64,), (0.01,), (1,), 0.1)) == 3
 
 
-def round_of(*means_ms: tuple[int, float]) -> Round:
+def round_of(*means_ms: tuple[int, float]) -> FidelityRound:
     """A round in which each load's queries took this long, and whose simulation says 12 ms (by the profile 15)."""
     requests = trace((0.0, 60))
     simulated, by_profile = CALIBRATION.by_calibration(requests), CALIBRATION.by_profile(requests)
     compared = tuple(
-        Compared(percent, 9.0, Cell("m", 9.0, [ms], {}, 1.0, 0.5, 0.0, ""), simulated, by_profile)
+        ComparedTrace(percent, 9.0, ArloCell("m", 9.0, [ms], {}, 1.0, 0.5, 0.0, ""), simulated, by_profile)
         for percent, ms in means_ms
     )
-    return Round(20.0, CALIBRATION, compared)
+    return FidelityRound(20.0, CALIBRATION, compared)
 
 
 def test_errors_count_alike_above_and_below(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +112,7 @@ def test_errors_count_alike_above_and_below(capsys: pytest.CaptureFixture[str]) 
     assert median_error(rounds, 70) == pytest.approx(0.0)
     assert median_error(rounds, 40, by_profile=True) == pytest.approx(0.25)
     report = Report("arlo_cluster", quick=True)
-    served.add_fidelity(report, rounds, Sizes())
+    served.add_fidelity(report, rounds, FidelitySize())
     claims = {claim.name: claim for claim in report.claims}
     assert not claims["fidelity_mean_error[40]"].holds
     assert claims["fidelity_mean_error[70]"].holds

@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2
 
 from benchmarks.batcher import __main__ as benchmark
 from benchmarks.batcher.batchings import Batching, search_batcher, search_plain
-from benchmarks.batcher.measure import Cell, inputs
+from benchmarks.batcher.measure import BatcherCell, inputs
 from benchmarks.report import Report
 from tidal.engine_model.manifest import EngineInput, EngineManifest
 
@@ -46,17 +46,17 @@ def test_lengths_are_mixed_and_padded() -> None:
     assert all((each["input_ids"] > 0).sum() == each["attention_mask"].sum() for each in made)
 
 
-class Pretended(benchmark.Bench):
+class Pretended(benchmark.BatcherBench):
     """A bench without a server: the batcher takes half of the plain one's time, with bins a quarter."""
 
     def __init__(self) -> None:
         super().__init__(None, None, 1.0)  # type: ignore[arg-type]
         self.measured: list[tuple[Batching, float]] = []
 
-    def run(self, batching: Batching, rate: float, *, seed: int, seconds: float | None = None) -> Cell:
+    def run(self, batching: Batching, rate: float, *, seed: int, seconds: float | None = None) -> BatcherCell:
         self.measured.append((batching, rate))
         took = 8.0 / (4 if batching.length_bin else 2 if batching.tokens else 1)
-        return Cell(1000 / took, [took, took], 1 if seed == benchmark._FIRST_SEED else 0, 2.0)
+        return BatcherCell(1000 / took, [took, took], 1 if seed == benchmark._FIRST_SEED else 0, 2.0)
 
 
 def test_a_quick_comparison_searches_once_and_makes_every_claim() -> None:

@@ -14,8 +14,8 @@ from benchmarks.flover import systems
 from benchmarks.flover.claims import best_peer, growth, make_claims, speedup
 from benchmarks.flover.equality import Equality, compare
 from benchmarks.flover.kept_run import FloverRun
-from benchmarks.flover.load import Load, Loads, constant, poisson, recorded, uniform
-from benchmarks.flover.outcome import Outcome, Watched, outcome_of
+from benchmarks.flover.load import FloverLoad, FloverLoadGenerator, constant, poisson, recorded, uniform
+from benchmarks.flover.outcome import FloverOutcome, Watched, outcome_of
 from benchmarks.flover.plan import FULL, QUICK, REQUESTS, MeasurementPlan, random_lengths, swept, together
 from benchmarks.flover.reference import References
 from benchmarks.flover.rounds import measure
@@ -29,9 +29,9 @@ from benchmarks.report import Claim
 from testing.waiting import until
 
 
-def made(total_s: float, *, latency_s: float = 1.0) -> Outcome:
+def made(total_s: float, *, latency_s: float = 1.0) -> FloverOutcome:
     """An outcome with this total time and latency."""
-    return Outcome(
+    return FloverOutcome(
         total_s=total_s,
         latencies_s=[latency_s, latency_s],
         firsts_s=[0.1, 0.1],
@@ -152,7 +152,7 @@ def test_loads_are_made_from_their_seeds() -> None:
     lengths = uniform(1000, 16, 64, seed=0)
     assert (min(lengths), max(lengths)) == (16, 64)
     assert uniform(4, 8, 8, seed=0) == [8] * 4
-    loads = Loads(vocabulary=100, prompt=5)
+    loads = FloverLoadGenerator(vocabulary=100, prompt=5)
     one, other = (loads.make("load", [0.0, 1.0], [4, 5], seed) for seed in (1, 2))
     assert one.prompts != other.prompts
     assert {len(prompt) for prompt in one.prompts} == {5}
@@ -182,7 +182,7 @@ def searched(tmp_path: Path) -> FloverRun:
 
 
 def test_the_first_round_measures_everything_and_others_what_claims_need(searched: FloverRun) -> None:
-    plan = MeasurementPlan(FULL, Loads(100), searched, None)
+    plan = MeasurementPlan(FULL, FloverLoadGenerator(100), searched, None)
     first, second = ({case.name: case for case in plan.cases(turn)} for turn in (0, 1))
     assert list(second) == [together(1), together(8), together(32), swept(0.02), random_lengths(128, 512)]
     assert set(second) < set(first)
@@ -200,7 +200,7 @@ def test_a_quick_plan_has_what_all_claims_are_made_of(searched: FloverRun) -> No
     names = {
         case.name
         for turn in range(QUICK.rounds)
-        for case in MeasurementPlan(QUICK, Loads(100), searched, None).cases(turn)
+        for case in MeasurementPlan(QUICK, FloverLoadGenerator(100), searched, None).cases(turn)
     }
     assert names == {together(1), together(8), together(32), swept(0.02), random_lengths(16, 64)}
 
@@ -222,7 +222,7 @@ class Failing:
         self.asked: list[str] = []
         self._fails = fails
 
-    def run(self, system: str | Form, load: Load) -> Outcome:
+    def run(self, system: str | Form, load: FloverLoad) -> FloverOutcome:
         self.asked.append(system if isinstance(system, str) else system.model)
         if len(self.asked) in self._fails:
             raise RuntimeError("it ended")
@@ -237,20 +237,20 @@ def test_what_is_kept_is_not_measured_again(searched: FloverRun) -> None:
     whole: Any = Failing()
     other = FloverRun.open(searched.file)
     other.file = searched.file.with_name("other.json")
-    measure(whole, other, MeasurementPlan(QUICK, Loads(100), other, None))
+    measure(whole, other, MeasurementPlan(QUICK, FloverLoadGenerator(100), other, None))
     first: Any = Failing(4)
     with pytest.raises(RuntimeError, match="it ended"):
-        measure(first, searched, MeasurementPlan(QUICK, Loads(100), searched, None))
+        measure(first, searched, MeasurementPlan(QUICK, FloverLoadGenerator(100), searched, None))
     again, rest = FloverRun.open(searched.file), Failing()
     assert again.count() == 3
     second: Any = rest
-    measure(second, again, MeasurementPlan(QUICK, Loads(100), again, None))
+    measure(second, again, MeasurementPlan(QUICK, FloverLoadGenerator(100), again, None))
     assert first.asked[:3] + rest.asked == whole.asked
 
 
 def test_a_peer_that_fails_is_left_out_from_then_on(searched: FloverRun) -> None:
     bench: Any = Failing(2)
-    measure(bench, searched, MeasurementPlan(QUICK, Loads(100), searched, None))
+    measure(bench, searched, MeasurementPlan(QUICK, FloverLoadGenerator(100), searched, None))
     assert bench.asked.count(GENAI) == 1
     assert searched.missing == {GENAI: "8 at once: it ended"}
     assert best_peer(searched, 8) is None

@@ -16,15 +16,24 @@ from PIL import Image
 from tritonclient.grpc import service_pb2 as messages
 
 from benchmarks.otas.live import figures, tables
-from benchmarks.otas.live.artefacts import BASE, LARGE, SMALL, Artefacts, LiveTask
+from benchmarks.otas.live.artefacts import BASE, LARGE, SMALL, LiveTask, OtasArtefacts
 from benchmarks.otas.live.bounds import adaptation_gain, expected_utilities, most_earned
-from benchmarks.otas.live.load import LEAST, MEAN, MOST, ON_THE_WAY_S, Load, make_load, schedule_of, shape, types_of
-from benchmarks.otas.live.outcome import Outcome, Watch, outcome_of
+from benchmarks.otas.live.load import LEAST, MEAN, MOST, ON_THE_WAY_S, OtasLoad, make_load, schedule_of, shape, types_of
+from benchmarks.otas.live.outcome import OtasOutcome, Watch, outcome_of
 from benchmarks.otas.live.repository import fixed_model, only, write_repository
-from benchmarks.otas.live.rounds import FULL, MEASURED_SHAPE, QUICK, TUNING_SHAPE, Round, Rounds, Run, Size
+from benchmarks.otas.live.rounds import (
+    FULL,
+    MEASURED_SHAPE,
+    QUICK,
+    TUNING_SHAPE,
+    OtasRound,
+    OtasRounds,
+    OtasRun,
+    OtasSize,
+)
 from benchmarks.otas.live.sending import Answers, sending
 from benchmarks.otas.live.switching import Switch, SwitchingSender, sent_to
-from benchmarks.otas.live.systems import INFAAS, PARETO, PETS, SYSTEMS, TOME, VPT, Bench
+from benchmarks.otas.live.systems import INFAAS, PARETO, PETS, SYSTEMS, TOME, VPT, OtasBench
 from benchmarks.report import Report
 from testing.tiny_vision import build, random_parameters, write_source
 from testing.vits import tiny_vit
@@ -52,7 +61,7 @@ TYPES = types_of(ACCURACIES)
 
 class TestLoad:
     @pytest.mark.parametrize("size", [FULL, QUICK])
-    def test_rates_have_the_paper_s_bounds_and_mean(self, size: Size) -> None:
+    def test_rates_have_the_paper_s_bounds_and_mean(self, size: OtasSize) -> None:
         measured, tuning = shape(size.seconds, MEASURED_SHAPE), shape(size.tuning_s, TUNING_SHAPE)
         for rates in (measured, tuning):
             assert (min(rates), max(rates)) == (pytest.approx(LEAST), pytest.approx(MOST))
@@ -106,10 +115,10 @@ class TestLoad:
         assert steady.images[: len(load)] == load.images
 
 
-def a_load(*queries: tuple[float, int, str]) -> Load:
+def a_load(*queries: tuple[float, int, str]) -> OtasLoad:
     """Queries by time, place of the type, and truth."""
     times, kinds, truth = zip(*queries, strict=True)
-    return Load(TYPES, np.array(times), np.array(kinds), [b""] * len(times), list(truth))
+    return OtasLoad(TYPES, np.array(times), np.array(kinds), [b""] * len(times), list(truth))
 
 
 def answers_of(seconds: list[float], labels: list[str], gammas: list[int], message: str = "") -> Answers:
@@ -267,7 +276,7 @@ class TestBounds:
         queries = list(trace)
         kinds = [int(query.task == "hard") for query in queries]
         times = np.array([query.arrival for query in queries])
-        load = Load(tuple(trace.types), times, np.array(kinds), [], [])
+        load = OtasLoad(tuple(trace.types), times, np.array(kinds), [], [])
         gammas = list(LINEAR.gammas)
         earns = expected_utilities(load, LINEAR.accuracies, gammas)
         seconds = np.array([LINEAR.latency_s(gamma, LINEAR.max_batch) / LINEAR.max_batch for gamma in gammas])
@@ -275,26 +284,27 @@ class TestBounds:
         assert 0.8 < earned / most_earned(load, earns, seconds) <= 1
 
 
-def an_outcome(utility: float, gamma: int = 0) -> Outcome:
+def an_outcome(utility: float, gamma: int = 0) -> OtasOutcome:
     answered = {"easy": {str(gamma): (8, 6)}}
-    return Outcome(
+    return OtasOutcome(
         10, 10.0, utility, (6, 2, 1, 1), [utility], [{str(gamma): 8}], answered, [0.75], 4.0, 0.5, 0.4, 0.0, "", []
     )  # fmt: skip
 
 
-def a_run() -> Run:
+def a_run() -> OtasRun:
     earned = dict(zip(SYSTEMS, (6.0, 5.5, 5.0, 4.0, 5.5, 2.0, 5.9), strict=True))
     rounds = [
-        Round(100.0, {"1.0": {name: an_outcome(turn * each) for name, each in earned.items()}}) for turn in (1, 2, 3)
+        OtasRound(100.0, {"1.0": {name: an_outcome(turn * each) for name, each in earned.items()}})
+        for turn in (1, 2, 3)
     ]
-    return Run((300.0, 100.0, 30.0), {"1.0": {-8: 0.3, -4: 0.5, 2: 0.6, 4: 0.4}}, rounds)
+    return OtasRun((300.0, 100.0, 30.0), {"1.0": {-8: 0.3, -4: 0.5, 2: 0.6, 4: 0.4}}, rounds)
 
 
 class TestFigures:
     def test_a_run_is_what_was_kept_of_it(self, tmp_path: Path) -> None:
         run = a_run()
         run.save(tmp_path / "kept.json")
-        found = Run.read(tmp_path / "kept.json")
+        found = OtasRun.read(tmp_path / "kept.json")
         assert found == run
         assert (found.gamma(TOME, 1.0), found.gamma(VPT, 1.0), found.gamma(PETS, 1.0)) == (-4, 2, 0)
 
@@ -342,7 +352,7 @@ def picture(row: int) -> bytes:
 IMAGES = tuple(picture(row) for row in range(40))
 
 
-def artefacts(folder: Path) -> Artefacts:
+def artefacts(folder: Path) -> OtasArtefacts:
     """A tiny model with random tasks, which stands for all three sizes."""
     repository = folder / "repository"
     source = write_source(folder / "source", tiny_vit())
@@ -357,7 +367,7 @@ def artefacts(folder: Path) -> Artefacts:
         shutil.copytree(repository / BASE, repository / name)
         config = repository / name / "config.pbtxt"
         config.write_text(config.read_text().replace(BASE, name))
-    return Artefacts(folder, repository, tuple(replace(task, images=IMAGES) for task in TASKS), "0123")
+    return OtasArtefacts(folder, repository, tuple(replace(task, images=IMAGES) for task in TASKS), "0123")
 
 
 class FakeBench:
@@ -370,15 +380,15 @@ class FakeBench:
         self.capacities: list[str] = []
         self._most = most
 
-    def capacity(self, model: str, like: Load, *, roughly: float, seconds: float) -> float:
+    def capacity(self, model: str, like: OtasLoad, *, roughly: float, seconds: float) -> float:
         self.capacities.append(model)
         return {"size_small": 300.0, "size_large": 30.0}.get(model, 100.0)
 
-    def measure_model(self, model: str, load: Load) -> Outcome:
+    def measure_model(self, model: str, load: OtasLoad) -> OtasOutcome:
         self.tuned.append((model, len(load)))
         return an_outcome({"fixed_2": 5.0, "fixed_4": 6.0 if len(load) < 405 else 4.0}.get(model, 3.0))
 
-    def measure(self, system: str, load: Load, *, gamma: int, throughputs: tuple[float, ...]) -> Outcome:
+    def measure(self, system: str, load: OtasLoad, *, gamma: int, throughputs: tuple[float, ...]) -> OtasOutcome:
         if len(self.measured) == self._most:
             raise KeyboardInterrupt
         assert throughputs == (300.0, 100.0, 30.0)
@@ -387,10 +397,10 @@ class FakeBench:
 
 
 class TestRounds:
-    SIZE = Size(rounds=2, seconds=8, tuning_s=6, capacity_s=1.0, scales=(1.0, 0.8), searched=True)
+    SIZE = OtasSize(rounds=2, seconds=8, tuning_s=6, capacity_s=1.0, scales=(1.0, 0.8), searched=True)
 
-    def rounds(self, bench: FakeBench, kept: Path) -> Rounds:
-        return Rounds(bench, TYPES, TASKS, (-4, 0, 2, 4), self.SIZE, 100.0, kept)  # type: ignore[arg-type]
+    def rounds(self, bench: FakeBench, kept: Path) -> OtasRounds:
+        return OtasRounds(bench, TYPES, TASKS, (-4, 0, 2, 4), self.SIZE, 100.0, kept)  # type: ignore[arg-type]
 
     def test_every_system_gets_the_same_queries_in_each_round_and_in_another_order(self, tmp_path: Path) -> None:
         bench = FakeBench()
@@ -404,7 +414,7 @@ class TestRounds:
         assert cells[0][0][2] > cells[1][0][2]  # fewer at a load of 0.8
         gammas = [{system: gamma for system, gamma, _ in cell} for cell in cells[:2]]
         assert [(each[TOME], each[VPT], each[PETS]) for each in gammas] == [(-4, 2, 0), (-4, 4, 0)]
-        assert run == Run.read(tmp_path / "kept.json")
+        assert run == OtasRun.read(tmp_path / "kept.json")
         assert bench.capacities == ["size_small", "size_base", "size_large", *["fixed_0"] * 3]
 
     def test_what_is_not_searched_is_nearest_to_0(self, tmp_path: Path) -> None:
@@ -415,7 +425,7 @@ class TestRounds:
             (VPT, 2),
         }
         assert bench.tuned == []
-        assert run == Run.read(tmp_path / "kept.json")
+        assert run == OtasRun.read(tmp_path / "kept.json")
         report = Report("otas", True)
         tables.add_tuning(report, run, size.scales)
         (table,) = report.tables
@@ -438,7 +448,7 @@ def test_a_load_through_the_server(tmp_path: Path) -> None:
     write_repository(tmp_path / "served", made.repository)
     load = make_load([40.0] * 2, TYPES, made.tasks, seed=0)
     with tidal_serve(tmp_path / "served", "--model", fixed_model(-4)) as server, sending(server) as sender:
-        bench = Bench(server, sender)
+        bench = OtasBench(server, sender)
         merged = bench.measure(TOME, load, gamma=-4)
         assert merged.gammas == {-4: merged.types[0] + merged.types[1] + merged.types[2]}
         assert merged.types[0] > 0

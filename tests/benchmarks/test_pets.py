@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.pets import full_models, outcome, strategies, tasks
 from benchmarks.pets.answers import Accuracy, Agreement
-from benchmarks.pets.breakdown import Split, memory_split
+from benchmarks.pets.breakdown import TimeSplit, memory_split
 from benchmarks.pets.capacity import BUDGET, Capacity, FittingTasks
 from benchmarks.pets.changes import Changes
 from benchmarks.pets.full_models import FullModels, full_weights
@@ -18,9 +18,9 @@ from benchmarks.pets.reference import agreement
 from benchmarks.pets.strategies import Executed
 from benchmarks.pets.systems import PARS, SEQS, forms
 from benchmarks.pets.tasks import DENSE_KINDS, KINDS, REAL_TASKS, random_tasks
-from benchmarks.pets.throughput import TIDAL, Case, Outcome
+from benchmarks.pets.throughput import TIDAL, ThroughputCase, ThroughputOutcome
 from benchmarks.pets.timing import medians
-from benchmarks.pets.waves import Shape, Waves, as_input, make_waves
+from benchmarks.pets.waves import Waves, WaveShape, as_input, make_waves
 from benchmarks.report import Report
 from testing.models import make_tiny_classifier
 from tidal.pets.terms import BaseLayers
@@ -57,7 +57,7 @@ def test_random_tasks_take_turns_and_dense_ones_are_dense() -> None:
 
 
 def test_a_wave_asks_every_task_once_and_no_text_twice() -> None:
-    waves = make_waves(OneWord(), ["a", "b", "c"], Shape(2, 3, 16), 4)  # type: ignore[arg-type]
+    waves = make_waves(OneWord(), ["a", "b", "c"], WaveShape(2, 3, 16), 4)  # type: ignore[arg-type]
     assert [[task for task, _ in wave] for wave in waves] == [["a", "b"]] * 4
     texts = [text for wave in waves for _, each in wave for text in each]
     assert len(set(texts)) == len(texts) == 24
@@ -77,10 +77,10 @@ def waves_of(per_second: list[float], ms: float = 10.0) -> list[Waves]:
 
 
 def an_outcome(
-    name: str, tidal: list[float], other: list[float], over: str = SEQS, shape: Shape | None = None
-) -> Outcome:
-    case = Case(name, ("a",), shape or Shape(32, 1, 16), {TIDAL: "minilm", over: "seqs"})
-    return Outcome(case, {TIDAL: waves_of(tidal), over: waves_of(other)})
+    name: str, tidal: list[float], other: list[float], over: str = SEQS, shape: WaveShape | None = None
+) -> ThroughputOutcome:
+    case = ThroughputCase(name, ("a",), shape or WaveShape(32, 1, 16), {TIDAL: "minilm", over: "seqs"})
+    return ThroughputOutcome(case, {TIDAL: waves_of(tidal), over: waves_of(other)})
 
 
 def test_ratios_are_of_rounds_that_lay_together() -> None:
@@ -92,8 +92,8 @@ def test_ratios_are_of_rounds_that_lay_together() -> None:
 
 
 def test_crossover_is_the_fewest_tasks_from_which_on_sharing_wins() -> None:
-    def swept(tasks: int, ratio: float) -> Outcome:
-        return an_outcome("tasks", [ratio], [1.0], shape=Shape(tasks, 1, 32))
+    def swept(tasks: int, ratio: float) -> ThroughputOutcome:
+        return an_outcome("tasks", [ratio], [1.0], shape=WaveShape(tasks, 1, 32))
 
     found = [swept(1, 0.8), swept(2, 1.1), swept(4, 0.9), swept(8, 1.2), swept(16, 1.4)]
     assert outcome.crossover(found) == 8
@@ -146,8 +146,8 @@ def test_memory_grows_by_tasks_only() -> None:
 
 
 def test_share_of_the_tasks_is_what_the_base_alone_does_not_take() -> None:
-    assert Split(1, 64, 10.0, 7.0, 20.0).own == pytest.approx(0.3)
-    assert Split(1, 64, 10.0, 10.5, 20.0).own == 0
+    assert TimeSplit(1, 64, 10.0, 7.0, 20.0).own == pytest.approx(0.3)
+    assert TimeSplit(1, 64, 10.0, 10.5, 20.0).own == 0
 
 
 def test_agreement_counts_labels_and_finds_the_largest_difference() -> None:

@@ -14,7 +14,7 @@ from benchmarks.compositions.sharing import (
     SharingRound,
     SharingSize,
     SharingSystem,
-    Workload,
+    SharingWorkload,
     add_sharing,
 )
 from benchmarks.report import Report
@@ -32,7 +32,7 @@ async def said(_client: Any, name: str, query: Any, request_id: str) -> Any:
 
 
 def systems(*names: str) -> dict[str, SharingSystem]:
-    workload = Workload(lambda draw, number: draw.random() + number, said)
+    workload = SharingWorkload(lambda draw, number: draw.random() + number, said)
     return {name: SharingSystem("", nothing, [], ["a", "b"], workload) for name in names}
 
 
@@ -116,7 +116,9 @@ def test_it_is_kept_busy_until_enough_were_answered(monkeypatch: pytest.MonkeyPa
             raise RuntimeError
         await asyncio.sleep(0)
 
-    system = SharingSystem("", nothing, [], ["a", "b"], Workload(lambda draw, number: draw.random() + number, keep))
+    system = SharingSystem(
+        "", nothing, [], ["a", "b"], SharingWorkload(lambda draw, number: draw.random() + number, keep)
+    )
     per_second, failed = asyncio.run(
         sharing._busy(Server(), system, size, seconds=30.0, seed=1, most=40)  # type: ignore[arg-type]
     )

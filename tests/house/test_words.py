@@ -30,9 +30,9 @@ PRIVATE = {
 }
 # A metric's name, which dashboards read.
 _PUBLISHED = "put_back_queries_total"
-_WORD = re.compile(rf"(?<![A-Za-z])(?:{'|'.join(PRIVATE)})(?![A-Za-z])", re.IGNORECASE)
-# `TestWorth`, `IsToldNow` and `put_back` become separate words before they are compared.
-_HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# A word begins and ends where no letter follows, or at a capital within a name: `TestWorth`, `IsToldNow`, `put_back`.
+_HUMP = r"(?<=[a-z0-9])(?=[A-Z])"
+_WORD = re.compile(rf"(?:(?<![A-Za-z])|{_HUMP})(?i:{'|'.join(PRIVATE)})(?:(?![A-Za-z])|{_HUMP})")
 _PROSE = {".md", ".yaml", ".yml", ".toml", ".txt", ".sh", ".cpp", ".hpp", ".h", ".json", ""}
 # Records of runs, licences, pinned packages, training texts and vocabularies are data; this file names the words.
 _EXEMPT = (
@@ -54,7 +54,7 @@ def private_words(text: str, *, python: bool = False, strings: bool = True) -> l
     """Private words of a text as `line: word`; of Python with `strings` False, names, comments and docstrings only."""
     pieces: list[tuple[int, str]]
     text = text.replace(_PUBLISHED, "")
-    if not _WORD.search(_HUMPS.sub(" ", text)):
+    if not _WORD.search(text):
         return []
     if python and not strings:
         pieces, first = [], True
@@ -66,7 +66,7 @@ def private_words(text: str, *, python: bool = False, strings: bool = True) -> l
                 first = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
     else:
         pieces = list(enumerate(text.splitlines(), 1))
-    return [f"{line}: {match[0]}" for line, piece in pieces for match in _WORD.finditer(_HUMPS.sub(" ", piece))]
+    return [f"{line}: {match[0]}" for line, piece in pieces for match in _WORD.finditer(piece)]
 
 
 def test_no_private_word() -> None:

@@ -131,7 +131,8 @@ def test_a_wheel_without_native_parts_is_for_any_platform(tmp_path: Path) -> Non
 def test_a_wheel_whose_native_parts_do_not_compile_is_not_packed(tmp_path: Path) -> None:
     source = copy_sources(tmp_path / "source")
     shutil.rmtree(source / "backends" / "batcher" / "build", ignore_errors=True)
-    (source / "backends" / "batcher" / "batcher.cpp").write_text("no C++")
+    for file in (source / "backends" / "batcher").glob("*.cpp"):  # all, or the others would be compiled first
+        file.write_text("no C++")
     with pytest.raises(subprocess.CalledProcessError) as failure:
         pack(source, tmp_path)
     assert "'python -m tidal.batcher.build' failed" in failure.value.stderr

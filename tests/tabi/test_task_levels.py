@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pets.bases import MADE, random_task, small_base
+from testing.small_base import MADE, random_task, small_base
 from tests.tabi.serving import FakeLevels, Request, cascades, raising, running, write_cascade
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, Unavailable

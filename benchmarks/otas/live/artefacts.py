@@ -29,7 +29,7 @@ class LiveTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Artefacts:
+class OtasArtefacts:
     """Built artefacts.
 
     Attributes:

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.otas.live.load import Load
+from benchmarks.otas.live.load import OtasLoad
 
 Floats = npt.NDArray[np.float64]
 # Width of the time slots; arrivals and deadlines are rounded so that queries get more time.
 _SLOT_S = 0.1
 
 
-def expected_utilities(load: Load, accuracies: Mapping[str, Mapping[int, float]], gammas: list[int]) -> Floats:
+def expected_utilities(load: OtasLoad, accuracies: Mapping[str, Mapping[int, float]], gammas: list[int]) -> Floats:
     """Return the expected utility of an answer in time, of shape [types, gammas]."""
     return np.array([[each.utility * accuracies[each.task][gamma] for gamma in gammas] for each in load.types])
 
 
-def adaptation_gain(load: Load, earns: Floats, unchanged: int) -> float:
+def adaptation_gain(load: OtasLoad, earns: Floats, unchanged: int) -> float:
     """Return accuracy(best γ) / accuracy(γ 0), weighted by utility: the gain if there is time for every γ.
 
     Args:
@@ -31,7 +31,7 @@ def adaptation_gain(load: Load, earns: Floats, unchanged: int) -> float:
     return float(per_query.max(axis=1).sum() / per_query[:, unchanged].sum())
 
 
-def most_earned(load: Load, earns: Floats, seconds: Floats) -> float:
+def most_earned(load: OtasLoad, earns: Floats, seconds: Floats) -> float:
     """Return an upper bound for every policy, also with known arrivals: the optimum of a fluid relaxation.
 
     Any share of a query may run at any γ and at any time while it waits, and batches of any size are as fast as the

@@ -6,33 +6,33 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from benchmarks.otas.live.outcome import Outcome
-from benchmarks.otas.live.rounds import Run
+from benchmarks.otas.live.outcome import OtasOutcome
+from benchmarks.otas.live.rounds import OtasRun
 
 
-def of_system(run: Run, scale: float, system: str) -> list[Outcome]:
+def of_system(run: OtasRun, scale: float, system: str) -> list[OtasOutcome]:
     """Return a system's outcomes at a load, by round."""
     return [each.outcomes[str(scale)][system] for each in run.rounds]
 
 
-def median(outcomes: Sequence[Outcome], figure: Callable[[Outcome], float | None]) -> float | None:
+def median(outcomes: Sequence[OtasOutcome], figure: Callable[[OtasOutcome], float | None]) -> float | None:
     """Return the median over rounds; None if it was not measured."""
     values = [value for each in outcomes if (value := figure(each)) is not None]
     return statistics.median(values) if values else None
 
 
-def ratio(run: Run, scale: float, ours: str, theirs: str) -> float:
+def ratio(run: OtasRun, scale: float, ours: str, theirs: str) -> float:
     """Return the ratio of two systems' utilities for the same queries, as the median of the rounds."""
     pairs = zip(of_system(run, scale, ours), of_system(run, scale, theirs), strict=True)
     return statistics.median(our.utility / their.utility if their.utility else float("inf") for our, their in pairs)
 
 
-def best(run: Run, scale: float, systems: Sequence[str], ours: str) -> str:
+def best(run: OtasRun, scale: float, systems: Sequence[str], ours: str) -> str:
     """Return the system whose utility is closest to that of another one."""
     return min(systems, key=lambda system: ratio(run, scale, ours, system))
 
 
-def served_accuracies(run: Run) -> dict[str, dict[int, tuple[int, int]]]:
+def served_accuracies(run: OtasRun) -> dict[str, dict[int, tuple[int, int]]]:
     """Return answers and correct answers by task and γ, over all systems that run one transformer at γ."""
     found: dict[str, dict[int, tuple[int, int]]] = {}
     for each in run.rounds:
@@ -48,7 +48,7 @@ def served_accuracies(run: Run) -> dict[str, dict[int, tuple[int, int]]]:
     return found
 
 
-def kept(run: Run) -> dict[str, object]:
+def kept(run: OtasRun) -> dict[str, object]:
     """Return the content of the JSON: everything except values by second."""
     return {
         "throughputs": run.throughputs,
@@ -66,7 +66,7 @@ def kept(run: Run) -> dict[str, object]:
     }
 
 
-def _kept(outcome: Outcome) -> dict[str, object]:
+def _kept(outcome: OtasOutcome) -> dict[str, object]:
     found = asdict(outcome)
     for name in ("earned", "by_gamma", "accuracies"):
         del found[name]

@@ -27,7 +27,7 @@ _HARDEST = "CIFAR100"
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class OtasLoad:
     """Queries of one run, the same for every system; `kinds` are indices into `types`, of shape [queries]."""
 
     types: tuple[QueryType, ...]
@@ -54,10 +54,10 @@ class Load:
         """Utility of a correct answer in time, by query."""
         return np.array([each.utility for each in self.types])[self.kinds]
 
-    def steady(self, count: int, rate: float) -> Load:
+    def steady(self, count: int, rate: float) -> OtasLoad:
         """Return a load of repeated queries at a constant rate, none of which can be late."""
         rows = [number % len(self) for number in range(count)]
-        return Load(
+        return OtasLoad(
             tuple(QueryType(each.task, _NEVER_LATE_S, each.utility) for each in self.types),
             np.arange(count) / rate,
             self.kinds[rows],
@@ -92,7 +92,7 @@ def types_of(accuracies: Mapping[str, float]) -> tuple[QueryType, ...]:
     return tuple(QueryType(places[each.task], each.latency_s, each.utility) for each in TABLE_2)
 
 
-def make_load(rates: Sequence[float], types: Sequence[QueryType], tasks: Sequence[LiveTask], seed: int) -> Load:
+def make_load(rates: Sequence[float], types: Sequence[QueryType], tasks: Sequence[LiveTask], seed: int) -> OtasLoad:
     """Draw Poisson arrivals at rates by second, with random types; images repeat only after all were used."""
     queries = list(QueryTrace(rates, types, seed=seed))
     if not queries:
@@ -111,10 +111,10 @@ def make_load(rates: Sequence[float], types: Sequence[QueryType], tasks: Sequenc
         images.append(by_name[query.task].images[row])
         truth.append(by_name[query.task].truth[row])
     times = np.array([query.arrival for query in queries])
-    return Load(tuple(types), times, np.array(kinds, np.intp), images, truth)
+    return OtasLoad(tuple(types), times, np.array(kinds, np.intp), images, truth)
 
 
-def schedule_of(load: Load) -> Schedule:
+def schedule_of(load: OtasLoad) -> Schedule:
     """Return the load as a schedule of the load generator."""
     mix = tuple(
         RequestVariant(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.closed_loop import metric, series
-from benchmarks.otas.live.load import Load
+from benchmarks.otas.live.load import OtasLoad
 from benchmarks.otas.live.sending import NOT_ANSWERED, Answers
 from benchmarks.usage import Usage
 from tidal.server.child import RunningServer
@@ -27,7 +27,7 @@ _ROW = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OtasOutcome:
     """One system under one load in one round.
 
     Attributes:
@@ -63,7 +63,7 @@ class Outcome:
     loadings: list[tuple[str, float]]
 
     @classmethod
-    def read(cls, found: dict[str, Any]) -> Outcome:
+    def read(cls, found: dict[str, Any]) -> OtasOutcome:
         """Read an outcome from JSON, which has lists for tuples."""
         answered = {
             task: {gamma: (number, right) for gamma, (number, right) in of_task.items()}
@@ -89,7 +89,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Watch:
-    """Measures a server during a run; the figures are those of `Outcome`."""
+    """Measures a server during a run; the figures are those of `OtasOutcome`."""
 
     mean_batch: float | None = None
     busy: float | None = None
@@ -112,7 +112,7 @@ class Watch:
             self.busy = seconds / lasted
 
 
-def judge(load: Load, answers: Answers) -> npt.NDArray[np.intp]:
+def judge(load: OtasLoad, answers: Answers) -> npt.NDArray[np.intp]:
     """Return the type of each query as an index into `TYPES`, by the client's clock."""
     answered = np.array([label != NOT_ANSWERED for label in answers.labels])
     right = np.array([label == truth for label, truth in zip(answers.labels, load.truth, strict=True)])
@@ -122,7 +122,7 @@ def judge(load: Load, answers: Answers) -> npt.NDArray[np.intp]:
     return found
 
 
-def outcome_of(load: Load, answers: Answers, watch: Watch) -> Outcome:
+def outcome_of(load: OtasLoad, answers: Answers, watch: Watch) -> OtasOutcome:
     """Compute the outcome of a run.
 
     Raises:
@@ -153,7 +153,7 @@ def outcome_of(load: Load, answers: Answers, watch: Watch) -> Outcome:
     counts = np.bincount(types, minlength=4).tolist()
     rows = [rights[begin : begin + _ROW] for begin in range(0, len(rights) - _ROW + 1, _ROW)]
     available = watch.usage.available_s
-    return Outcome(
+    return OtasOutcome(
         len(load),
         float(load.utility.sum()),
         float(earned.sum()),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.otas.live.load import Load
-from benchmarks.otas.live.outcome import TYPES, Outcome
-from benchmarks.otas.live.rounds import Run
+from benchmarks.otas.live.load import OtasLoad
+from benchmarks.otas.live.outcome import TYPES, OtasOutcome
+from benchmarks.otas.live.rounds import OtasRun
 from benchmarks.otas.live.systems import PAPER, PARETO, SYSTEMS
 from benchmarks.plots import style
 from benchmarks.report import machine
@@ -22,7 +22,7 @@ _COLOURS = style.colours(SYSTEMS, [PARETO], [PAPER])
 
 
 @style.styled
-def plot(run: Run, scale: float, load: Load, file: Path) -> None:
+def plot(run: OtasRun, scale: float, load: OtasLoad, file: Path) -> None:
     """Write a picture in the format that the file's name ends in.
 
     Args:
@@ -74,7 +74,7 @@ def plot(run: Run, scale: float, load: Load, file: Path) -> None:
     style.finish(figure, f"Live, load {scale:g}: {len(load)} queries, {capacity}", machine(), file)
 
 
-def _over_time(axes: Axes, outcome: Outcome, gammas: list[int]) -> None:
+def _over_time(axes: Axes, outcome: OtasOutcome, gammas: list[int]) -> None:
     """Plot the number of answers per second, stacked by γ."""
     from matplotlib import colormaps
 

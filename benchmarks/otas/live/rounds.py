@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.otas.live.artefacts import LiveTask
-from benchmarks.otas.live.load import Load, make_load, shape
-from benchmarks.otas.live.outcome import Outcome
+from benchmarks.otas.live.load import OtasLoad, make_load, shape
+from benchmarks.otas.live.outcome import OtasOutcome
 from benchmarks.otas.live.repository import SIZES, fixed_model
 from benchmarks.otas.live.switching import unload
-from benchmarks.otas.live.systems import SYSTEMS, TOME, VPT, Bench
+from benchmarks.otas.live.systems import SYSTEMS, TOME, VPT, OtasBench
 from benchmarks.report import progress
 from tidal.simulator.otas import QueryType
 
@@ -24,7 +24,7 @@ _TUNING_SEED, _FIRST_SEED = 1, 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class OtasSize:
     """Extent of the measurement.
 
     Attributes:
@@ -45,20 +45,20 @@ class Size:
     searched: bool
 
 
-FULL = Size(rounds=3, seconds=16, tuning_s=8, capacity_s=4.0, scales=(1.0, 0.8, 1.2), searched=True)
-QUICK = Size(rounds=1, seconds=6, tuning_s=6, capacity_s=1.0, scales=(1.0,), searched=False)
+FULL = OtasSize(rounds=3, seconds=16, tuning_s=8, capacity_s=4.0, scales=(1.0, 0.8, 1.2), searched=True)
+QUICK = OtasSize(rounds=1, seconds=6, tuning_s=6, capacity_s=1.0, scales=(1.0,), searched=False)
 
 
 @dataclass(slots=True)
-class Round:
+class OtasRound:
     """One round: throughput of γ 0 in queries per second, and the outcome of every system by load and name."""
 
     capacity: float
-    outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
+    outcomes: dict[str, dict[str, OtasOutcome]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Run:
+class OtasRun:
     """Results of a run.
 
     Attributes:
@@ -69,24 +69,24 @@ class Run:
 
     throughputs: tuple[float, ...] = ()
     tuning: dict[str, dict[int, float | None]] = field(default_factory=dict)
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[OtasRound] = field(default_factory=list)
 
     def save(self, file: Path) -> None:
         """Write the results."""
         file.write_text(json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, file: Path) -> Run:
+    def read(cls, file: Path) -> OtasRun:
         """Read the results that `save` wrote."""
         found = json.loads(file.read_text())
         tuning = {
             scale: {int(gamma): share for gamma, share in each.items()} for scale, each in found["tuning"].items()
         }
         rounds = [
-            Round(
+            OtasRound(
                 each["capacity"],
                 {
-                    scale: {system: Outcome.read(outcome) for system, outcome in systems.items()}
+                    scale: {system: OtasOutcome.read(outcome) for system, outcome in systems.items()}
                     for scale, systems in each["outcomes"].items()
                 },
             )
@@ -103,7 +103,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Rounds:
+class OtasRounds:
     """Measures everything that is not in the file of results.
 
     Args:
@@ -116,17 +116,17 @@ class Rounds:
         kept: File of the results.
     """
 
-    bench: Bench
+    bench: OtasBench
     types: Sequence[QueryType]
     tasks: Sequence[LiveTask]
     gammas: Sequence[int]
-    size: Size
+    size: OtasSize
     roughly: float
     kept: Path
 
-    def run(self) -> Run:
+    def run(self) -> OtasRun:
         """Run all measurements."""
-        run = Run.read(self.kept) if self.kept.exists() else Run()
+        run = OtasRun.read(self.kept) if self.kept.exists() else OtasRun()
         if run.rounds:
             progress(f"going on after {sum(len(each.outcomes) for each in run.rounds)} loads of {self.kept}")
         if not run.throughputs:
@@ -140,21 +140,21 @@ class Rounds:
             self.bench.server.control.load(fixed_model(gamma), None)
         for turn in range(self.size.rounds):
             if turn == len(run.rounds):
-                run.rounds.append(Round(self._capacity(fixed_model(0), turn)))
+                run.rounds.append(OtasRound(self._capacity(fixed_model(0), turn)))
             for number, scale in enumerate(self.size.scales):
                 self._measure(run, turn, scale, len(self.size.scales) * turn + number)
         return run
 
-    def load(self, rates: Sequence[float], capacity: float, seed: int) -> Load:
+    def load(self, rates: Sequence[float], capacity: float, seed: int) -> OtasLoad:
         """Return queries at rates relative to a capacity."""
         return make_load([capacity * rate for rate in rates], self.types, self.tasks, seed)
 
-    def measured_load(self, run: Run, turn: int, scale: float) -> Load:
+    def measured_load(self, run: OtasRun, turn: int, scale: float) -> OtasLoad:
         """Return the load of a round."""
         rates = [scale * rate for rate in shape(self.size.seconds, MEASURED_SHAPE)]
         return self.load(rates, run.rounds[turn].capacity, _FIRST_SEED + turn)
 
-    def _measure(self, run: Run, turn: int, scale: float, shift: int) -> None:
+    def _measure(self, run: OtasRun, turn: int, scale: float, shift: int) -> None:
         done = run.rounds[turn].outcomes.setdefault(str(scale), {})
         load = self.measured_load(run, turn, scale)
         # Each system is first in some round, and has different predecessors.

@@ -11,9 +11,9 @@ import numpy as np
 
 from benchmarks.kept import kept_file
 from benchmarks.otas.live import figures, tables
-from benchmarks.otas.live.artefacts import BASE, Artefacts
+from benchmarks.otas.live.artefacts import BASE, OtasArtefacts
 from benchmarks.otas.live.bounds import adaptation_gain, expected_utilities, most_earned
-from benchmarks.otas.live.load import LEAST, MEAN, MOST, Load, types_of
+from benchmarks.otas.live.load import LEAST, MEAN, MOST, OtasLoad, types_of
 from benchmarks.otas.live.plot import plot
 from benchmarks.otas.live.repository import (
     PAPER_MODEL,
@@ -23,9 +23,9 @@ from benchmarks.otas.live.repository import (
     version_of,
     write_repository,
 )
-from benchmarks.otas.live.rounds import Rounds, Run, Size
+from benchmarks.otas.live.rounds import OtasRounds, OtasRun, OtasSize
 from benchmarks.otas.live.sending import sending
-from benchmarks.otas.live.systems import Bench
+from benchmarks.otas.live.systems import OtasBench
 from benchmarks.otas.live.tables import Bounds
 from benchmarks.report import Report, progress
 from tidal.manifest import MANIFEST_FILE
@@ -37,7 +37,7 @@ from tidal.tasks.folder import tasks_folder
 Accuracies = dict[str, dict[int, float]]
 
 
-def measure(report: Report, artefacts: Artefacts, size: Size, json: Path | None) -> Path:
+def measure(report: Report, artefacts: OtasArtefacts, size: OtasSize, json: Path | None) -> Path:
     """Compare OTAS with other systems that serve the same images, on a server.
 
     Args:
@@ -65,8 +65,8 @@ def measure(report: Report, artefacts: Artefacts, size: Size, json: Path | None)
         there = [part for model in (PARETO_MODEL, PAPER_MODEL, fixed_model(0)) for part in ("--model", model)]
         with tidal_serve(Path(folder), *there) as server, sending(server) as sender:
             roughly = manifest.profile.throughput(0)
-            rounds = Rounds(
-                Bench(server, sender, switched), types, artefacts.tasks, manifest.gammas, size, roughly, kept
+            rounds = OtasRounds(
+                OtasBench(server, sender, switched), types, artefacts.tasks, manifest.gammas, size, roughly, kept
             )
             run = rounds.run()
     _report(report, run, rounds, manifest, accuracies, json)
@@ -78,7 +78,7 @@ def measure(report: Report, artefacts: Artefacts, size: Size, json: Path | None)
 
 
 def _report(
-    report: Report, run: Run, rounds: Rounds, manifest: OtasManifest, accuracies: Accuracies, json: Path | None
+    report: Report, run: OtasRun, rounds: OtasRounds, manifest: OtasManifest, accuracies: Accuracies, json: Path | None
 ) -> None:
     scales = rounds.size.scales
     capacities = [f"{each.capacity:.1f}" for each in run.rounds]
@@ -95,7 +95,7 @@ def _report(
             plot(run, scale, load, json.with_name(f"{json.stem}_live_{scale:g}.png"))
 
 
-def _bounds(load: Load, manifest: OtasManifest, accuracies: Accuracies, capacity: float) -> Bounds:
+def _bounds(load: OtasLoad, manifest: OtasManifest, accuracies: Accuracies, capacity: float) -> Bounds:
     """Compute bounds with the profile's ratios between γ, scaled to the measured throughput of γ 0."""
     gammas = list(manifest.gammas)
     earns = expected_utilities(load, accuracies, gammas)
@@ -105,7 +105,7 @@ def _bounds(load: Load, manifest: OtasManifest, accuracies: Accuracies, capacity
     return Bounds(most_earned(load, earns, seconds), all_at_best, adaptation_gain(load, earns, gammas.index(0)))
 
 
-def _accuracies(artefacts: Artefacts, model: str) -> Accuracies:
+def _accuracies(artefacts: OtasArtefacts, model: str) -> Accuracies:
     """Return the accuracies of a model by task and γ, as policies read them."""
     version = version_of(artefacts.repository, model)
     manifest, folder = load_otas_manifest(version), tasks_folder(version.parent)
@@ -122,7 +122,7 @@ def sizes_to_switch(accuracies: Mapping[str, float]) -> tuple[str, ...]:
 
 
 def _add_setting(
-    report: Report, artefacts: Artefacts, manifest: OtasManifest, size: Size, switched: tuple[str, ...]
+    report: Report, artefacts: OtasArtefacts, manifest: OtasManifest, size: OtasSize, switched: tuple[str, ...]
 ) -> None:
     tasks = ", ".join(f"{task.name} ({len(task.images)} images)" for task in artefacts.tasks)
     facts = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.otas.live.load import Load, schedule_of
+from benchmarks.otas.live.load import OtasLoad, schedule_of
 from benchmarks.otas.live.switching import Loading, Switch, SwitchingSender
 from tidal.server.child import RunningServer
 from tidal_client.load import Times, run_load, summarise
@@ -57,7 +57,7 @@ class Sending:
         self._server = server
         self._pool = pool
 
-    def send(self, target: str | Switch, load: Load) -> Answers:
+    def send(self, target: str | Switch, load: OtasLoad) -> Answers:
         """Send every query at its time, to a model or to the one of model switching, and wait for all answers."""
         return self._pool.submit(_send, self._server, target, load).result()
 
@@ -69,7 +69,7 @@ def sending(server: RunningServer) -> Iterator[Sending]:
         yield Sending(server, pool)
 
 
-def _send(server: RunningServer, target: str | Switch, load: Load) -> Answers:
+def _send(server: RunningServer, target: str | Switch, load: OtasLoad) -> Answers:
     answers: dict[int, bytes] = {}
     switching: list[SwitchingSender] = []
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.otas.live.load import Load
-from benchmarks.otas.live.outcome import Outcome, Watch, outcome_of
+from benchmarks.otas.live.load import OtasLoad
+from benchmarks.otas.live.outcome import OtasOutcome, Watch, outcome_of
 from benchmarks.otas.live.repository import PAPER_MODEL, PARETO_MODEL, SIZES, fixed_model
 from benchmarks.otas.live.sending import Answers, Sending
 from benchmarks.otas.live.switching import Switch, unload
@@ -22,7 +22,7 @@ _WARM_QUERIES, _WARM_S = 40, 0.5
 
 
 @dataclass(frozen=True)
-class Bench:
+class OtasBench:
     """A server with the models of `write_repository`, the process that sends to it, and the models to switch between:
     some of `SIZES`, in their order."""
 
@@ -30,7 +30,9 @@ class Bench:
     sending: Sending
     sizes: tuple[str, ...] = tuple(SIZES)
 
-    def measure(self, system: str, load: Load, *, gamma: int = 0, throughputs: tuple[float, ...] = ()) -> Outcome:
+    def measure(
+        self, system: str, load: OtasLoad, *, gamma: int = 0, throughputs: tuple[float, ...] = ()
+    ) -> OtasOutcome:
         """Measure a system under a load.
 
         Args:
@@ -44,12 +46,12 @@ class Bench:
         models = {PARETO: PARETO_MODEL, PAPER: PAPER_MODEL}
         return self.measure_model(models.get(system) or fixed_model(gamma), load)
 
-    def measure_model(self, model: str, load: Load) -> Outcome:
+    def measure_model(self, model: str, load: OtasLoad) -> OtasOutcome:
         """Measure a loaded model under a load."""
         self.warm_up(model, load)
         return self._measured(model, load, [model], lasting=True)
 
-    def capacity(self, model: str, like: Load, *, roughly: float, seconds: float) -> float:
+    def capacity(self, model: str, like: OtasLoad, *, roughly: float, seconds: float) -> float:
         """Return the throughput in queries per second, at an arrival rate of twice the throughput.
 
         Args:
@@ -68,11 +70,11 @@ class Bench:
             if found < _SATURATED * offered:
                 return found
 
-    def warm_up(self, model: str, like: Load) -> None:
+    def warm_up(self, model: str, like: OtasLoad) -> None:
         """Warm up a model: load its tasks and run a few batches."""
         self.sending.send(model, like.steady(_WARM_QUERIES, _WARM_QUERIES / _WARM_S))
 
-    def _switching(self, load: Load, throughputs: tuple[float, ...], *, resident: bool) -> Outcome:
+    def _switching(self, load: OtasLoad, throughputs: tuple[float, ...], *, resident: bool) -> OtasOutcome:
         models = list(self.sizes)
         there = models if resident else [models[len(models) // 2]]
         for model in there:
@@ -84,7 +86,7 @@ class Bench:
         finally:
             unload(self.server.control, models)
 
-    def _measured(self, target: str | Switch, load: Load, models: list[str], *, lasting: bool) -> Outcome:
+    def _measured(self, target: str | Switch, load: OtasLoad, models: list[str], *, lasting: bool) -> OtasOutcome:
         watch = Watch()
         with watch.over(self.server, models, lasting=lasting):
             answers = self.sending.send(target, load)

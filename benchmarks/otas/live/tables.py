@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.otas.live.figures import best, median, of_system, ratio, served_accuracies
-from benchmarks.otas.live.outcome import Outcome
+from benchmarks.otas.live.outcome import OtasOutcome
 from benchmarks.otas.live.repository import SIZES
-from benchmarks.otas.live.rounds import Run
+from benchmarks.otas.live.rounds import OtasRun
 from benchmarks.otas.live.systems import INFAAS, PAPER, PARETO, PETS, RESIDENT, SYSTEMS, TOME, VPT
 from benchmarks.report import Claim, Report
 
@@ -30,7 +30,7 @@ class Bounds:
     gain: float
 
 
-def add_scale(report: Report, run: Run, scale: float, bounds: Bounds) -> None:
+def add_scale(report: Report, run: OtasRun, scale: float, bounds: Bounds) -> None:
     """Add the table of all systems at one load."""
     rows = []
     for system in SYSTEMS:
@@ -57,7 +57,7 @@ def add_scale(report: Report, run: Run, scale: float, bounds: Bounds) -> None:
     _add_gammas(report, run, scale)
 
 
-def add_claims(report: Report, run: Run, scales: Sequence[float]) -> None:
+def add_claims(report: Report, run: OtasRun, scales: Sequence[float]) -> None:
     """Add the claims of the live part."""
     for scale in scales:
         report.claims.append(
@@ -81,7 +81,9 @@ def add_claims(report: Report, run: Run, scales: Sequence[float]) -> None:
         report.claims.append(Claim(f"live_utility_vs_best_fixed[{scale}]", ">= 1.05", measured, note=note))
 
 
-def add_accuracies(report: Report, run: Run, known: Mapping[str, Mapping[int, float]], gammas: Sequence[int]) -> None:
+def add_accuracies(
+    report: Report, run: OtasRun, known: Mapping[str, Mapping[int, float]], gammas: Sequence[int]
+) -> None:
     """Add the accuracies by task and γ: those that policies use, and those that clients observed."""
     served = served_accuracies(run)
     rows = []
@@ -93,7 +95,9 @@ def add_accuracies(report: Report, run: Run, known: Mapping[str, Mapping[int, fl
     report.add_table("live: accuracy by γ", ["task", *map(str, gammas)], rows)
 
 
-def add_sizes(report: Report, run: Run, scales: Sequence[float], accuracies: Mapping[str, Mapping[str, float]]) -> None:
+def add_sizes(
+    report: Report, run: OtasRun, scales: Sequence[float], accuracies: Mapping[str, Mapping[str, float]]
+) -> None:
     """Add the model sizes of model switching with their load times.
 
     Args:
@@ -124,7 +128,7 @@ def add_sizes(report: Report, run: Run, scales: Sequence[float], accuracies: Map
     report.add_table("live: sizes to switch between", ["size", "queries/s", "loading, s", "loads", *tasks], rows)
 
 
-def add_tuning(report: Report, run: Run, scales: Sequence[float]) -> None:
+def add_tuning(report: Report, run: OtasRun, scales: Sequence[float]) -> None:
     """Add the table of the choice of the fixed γ."""
     gammas = list(run.tuning[str(scales[0])])
 
@@ -139,7 +143,7 @@ def add_tuning(report: Report, run: Run, scales: Sequence[float]) -> None:
     )
 
 
-def _row(name: str, outcomes: Sequence[Outcome], over: float) -> list[str]:
+def _row(name: str, outcomes: Sequence[OtasOutcome], over: float) -> list[str]:
     shares = [median(outcomes, lambda each, place=place: each.types[place] / each.queries) for place in range(4)]
     return [
         name,
@@ -164,12 +168,12 @@ def _bound(utility: float, pets: float, pareto: float) -> list[str]:
     return [f"{utility:.1f}", f"{utility / pets:.3f}", f"{pareto / utility:.1%}"]
 
 
-def _policy(run: Run, scale: float, system: str) -> str:
+def _policy(run: OtasRun, scale: float, system: str) -> str:
     """Return a figure of the published policy."""
     return f"paper policy {ratio(run, scale, PAPER, system):.3f}"
 
 
-def _add_gammas(report: Report, run: Run, scale: float) -> None:
+def _add_gammas(report: Report, run: OtasRun, scale: float) -> None:
     gammas = sorted(
         {gamma for system in (PARETO, PAPER) for each in of_system(run, scale, system) for gamma in each.gammas}
     )
