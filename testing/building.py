@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from testing.waiting import until
 from tidal_builders import timing
 from tidal_builders.kinds import KINDS
 from tidal_builders.specs import load_spec
@@ -63,8 +64,8 @@ class BuildProcess:
         self._process.start()
 
     def wait_started(self) -> None:
-        """Wait until the first stage of the build begins."""
-        assert self._started.wait(60)
+        """Wait until the first stage of the build begins, or the build has failed."""
+        assert until(lambda: self._started.is_set() or self._process.exitcode is not None)
 
     def kill(self) -> None:
         """Kill the process and wait for its end."""

@@ -38,7 +38,9 @@ def test_killed_at_random_points(write_spec: WriteSpec, tmp_path: Path) -> None:
     (staging / "manifest.json").write_text("{")
     seed = int.from_bytes(os.urandom(4), "big")
     draw = random.Random(seed)
-    for _ in range(3):
+    # In the middle of a stage, before it has written anything.
+    assert BuildProcess(spec, repository, kill_at="compile for openvino, fp32").wait() == -signal.SIGKILL
+    for _ in range(2):
         process = BuildProcess(spec, repository)
         process.wait_started()
         time.sleep(draw.uniform(0, 0.8))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
+from testing.building import short_timing
 from testing.cascades import OpenLevel
 from testing.models import make_tiny_classifier
 from testing.pets import MADE, Base, build
@@ -121,9 +122,7 @@ class SharedLevel:
             {"name": "large", "model": str(self.folder / "large")},
         ]
         content = {"kind": "tabi", "name": name, "levels": levels, "data": str(self.folder / f"{name}.tsv")}
-        content["latencies"] = (
-            "served" if name == "reviews" else "engines"
-        )  # one server is enough to test the measurement
+        content["latencies"] = "engines"
         path = self.folder / f"{name}.yaml"
         path.write_text(
             yaml.safe_dump(
@@ -150,11 +149,12 @@ class SharedLevel:
             self._large[name] = OpenLevel(self.repository / level.model / "1", level.order)
         return self._large[name]
 
-    def build(self, spec: Path) -> Done:
-        with pinned_code(), steady_latencies(), pytest.MonkeyPatch.context() as patch:
+    def build(self, spec: Path, repository: Path) -> Done:
+        with pinned_code(), short_timing(), steady_latencies(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(search, "CUTOFFS", search.CUTOFFS[::3])
             patch.setattr(search, "SLOPES", search.SLOPES[1:2])
             patch.setattr(search, "SCALES", search.SCALES[1:2])
-            return tidal_build(spec, "--repository", self.repository)
+            return tidal_build(spec, "--repository", repository)
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> SharedLevel:
     for name, (task, _) in TASKS.items():
         made.add(task)
         made.label(name, answers)
-        made.done[name] = made.build(made.spec(name))
+        made.done[name] = made.build(made.spec(name), made.repository)
         made.force_pruning(name)
     return made
 
@@ -227,12 +227,17 @@ class TestBuild:
         assert len(errors) == 2
 
     @pytest.mark.server
-    def test_the_overhead_is_measured_through_a_server(self, shared: SharedLevel) -> None:
-        serving = shared.manifest("reviews").serving
-        assert serving is not None, shared.manifest("reviews").warnings
+    def test_the_overhead_is_measured_through_a_server(self, shared: SharedLevel, tmp_path: Path) -> None:
+        spec = tmp_path / "reviews.yaml"
+        spec.write_text(yaml.safe_dump({**yaml.safe_load(shared.spec("reviews").read_text()), "latencies": "served"}))
+        shutil.copytree(shared.repository, tmp_path / "r")
+        assert shared.build(spec, tmp_path / "r").code == 0
+        manifest = load_tabi_manifest(tmp_path / "r/reviews/2")
+        serving = manifest.serving
+        assert serving is not None, manifest.warnings
         assert set(serving.alone_ms) == {"small", "large"}
         assert [(each.below, each.above) for each in serving.onward] == [("small", "large")]
-        assert shared.manifest("notes").serving is None
+        assert shared.manifest("reviews").serving is None
 
     def test_stored_outputs_are_those_of_the_task(self, shared: SharedLevel, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(TaskRunner, "run")  # only results that the build has stored are left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import shutil
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -27,6 +28,7 @@ from tidal.manifest import MANIFEST_FILE
 from tidal.repository.entries import ModelEntry
 from tidal.server.change import load, unload
 from tidal.server.child import tidal_serve
+from tidal.server.control import ServerControl
 from tidal.tabi.manifest import TabiManifest
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
 
@@ -34,6 +36,8 @@ pytestmark = pytest.mark.server
 
 # Levels as models of the server instead of in the cascade's process.
 APART = CONFIG + parameter("levels", "models")
+CONFIGS = {"c": CONFIG, "apart": APART}
+LEVELS = {"c": (SMALL, LARGE), "apart": ("apart_small", "apart_large")}
 WORDS = ("please", "book", "cancel", "change", "flight", "hotel", "weather", "music", "song", "actor", "good", "bad")
 
 
@@ -42,7 +46,7 @@ def make_texts(count: int, seed: int, longest: int = 24) -> list[str]:
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for _ in range(count)]
 
 
-TEXTS = make_texts(300, seed=1)
+TEXTS = make_texts(160, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -59,25 +63,29 @@ def manifests() -> dict[str, TabiManifest]:
 def server(
     cascades: Cascades, cutoff: float, manifests: dict[str, TabiManifest], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
-    """`c`; `apart`, the same with its levels as models; `pairs`; `line` with a config of one line; `fast`, whose
-    target the small level meets; `urgent`, whose large level is too slow for any deadline; `soft` and `strict`, whose
-    large level `spare` is unloaded for a while."""
+    """`c`; `apart`, the same with its levels as models, of which `spare` is unloaded for a while; `strict`, which fails
+    without that; `pairs`; `urgent`, with a config of one line and a large level too slow for any deadline; `far` and
+    `stale`, which cannot be loaded."""
     repository = tmp_path_factory.mktemp("repository")
     cascades.copy_level(repository, SMALL)
     cascades.copy_level(repository, LARGE)
     cascades.copy_level(repository, LARGE, "spare")
-    manifests["c"] = cascades.publish(repository, "c", cutoff)
-    manifests["apart"] = cascades.publish(repository, "apart", cutoff, config=APART)
-    manifests["pairs"] = cascades.publish(repository, "pairs", cutoff, pairs=True)
-    cascades.publish(repository, "line", cutoff, config='backend: "tabi"\n')
-    cascades.publish(repository, "fast", cutoff, config=CONFIG + parameter("target_accuracy", 0.7))
-    cascades.publish(repository, "urgent", cutoff, means_ms=(1.0, 60_000.0))
     spare = (SMALL, "spare")
-    cascades.publish(repository, "soft", cutoff, models=spare, config=APART)
+    manifests["c"] = cascades.publish(repository, "c", cutoff)
+    manifests["apart"] = cascades.publish(repository, "apart", cutoff, models=spare, config=APART)
     strict = parameter("on_level_failure", "error")
     cascades.publish(repository, "strict", cutoff, models=spare, config=APART + strict)
-    with running_server(repository) as running:
-        for name in ("c", "apart", "pairs", "line", "fast", "urgent", "soft", "strict", SMALL, LARGE, "spare"):
+    manifests["pairs"] = cascades.publish(repository, "pairs", cutoff, pairs=True)
+    cascades.publish(repository, "urgent", cutoff, means_ms=(1.0, 60_000.0), config='backend: "tabi"\n')
+    cascades.publish(repository, "far", cutoff, config=CONFIG + parameter("target_accuracy", 0.99))
+    made = cascades.publish(repository, "stale", cutoff)
+    changed = made.model_copy(
+        update={"levels": (made.levels[0], made.levels[1].model_copy(update={"fingerprint": "other"}))}
+    )
+    (repository / "stale" / "1" / MANIFEST_FILE).write_text(changed.model_dump_json())
+    served = ("c", "apart", "strict", "pairs", "urgent", SMALL, "spare")
+    with running_server(repository, models=(*served, "far", "stale")) as running:
+        for name in served:
             assert not running.load_error(name)
         yield running
 
@@ -167,13 +175,8 @@ class TestRequests:
     def test_a_config_of_one_line_serves(self, url: str) -> None:
         with Client(url) as client:
             for text in TEXTS[:5]:
-                one, other = (client.classify(model, text, request_id="r") for model in ("line", "c"))
+                one, other = (client.classify(model, text, request_id="r") for model in ("urgent", "c"))
                 assert (one.label, one.other["level"]) == (other.label, other.other["level"])
-
-    def test_the_target_of_the_config_selects_the_candidate(self, url: str) -> None:
-        with Client(url) as client:
-            found = client.infer("fast", {"text_input": column(*TEXTS[:40])})
-        assert set(found["level"].ravel().tolist()) == {1}
 
     def test_options(self, url: str) -> None:
         with Client(url) as client:
@@ -231,22 +234,27 @@ class TestRequests:
         assert value("degraded_queries_total") == 0
 
 
+def test_load_errors_name_an_unreachable_target_and_a_changed_level(server: RunningServer) -> None:
+    assert "no candidate reaches the accuracy 0.99" in server.load_error("far")
+    assert "is not the one that the cascade 'stale' was built with" in server.load_error("stale")
+
+
 def test_a_level_that_is_not_loaded(server: RunningServer) -> None:
     inputs = {"text_input": column(*TEXTS[:40])}
     with Client(f"grpc://{server.grpc}") as client:
-        whole = client.infer("soft", inputs)
+        whole = client.infer("apart", inputs)
         assert not whole["degraded"].any()
         server.control.unload("spare")
         assert until(lambda: bool(server.load_error("spare")))
-        soft = client.infer("soft", inputs)
-        assert set(soft["level"].ravel().tolist()) == {1}
-        assert soft["degraded"].ravel().tolist() == (whole["level"].ravel() == 2).tolist()
+        degraded = client.infer("apart", inputs)
+        assert set(degraded["level"].ravel().tolist()) == {1}
+        assert degraded["degraded"].ravel().tolist() == (whole["level"].ravel() == 2).tolist()
         with pytest.raises(Unavailable, match="level 2, model 'spare'"):
             client.infer("strict", inputs)
         sure = next(text for text, level in zip(TEXTS, whole["level"].ravel(), strict=False) if level == 1)
         assert client.infer("strict", {"text_input": column(sure)}, max_level=1)["level"].item() == 1
         server.control.load("spare", None)
-        for model in ("soft", "strict"):
+        for model in ("apart", "strict"):
             assert client.infer(model, inputs)["level"].tolist() == whole["level"].tolist()
 
 
@@ -281,39 +289,60 @@ def test_a_level_whose_process_is_killed_with_queries_in_it(cascades: Cascades, 
         assert until(lambda: not client.infer("c", {"text_input": column(*TEXTS[:40])})["degraded"].any())
 
 
+class Served(NamedTuple):
+    """A running `tidal serve`, its repository and the URL of its gRPC endpoint."""
+
+    control: ServerControl
+    repository: Path
+    grpc: str
+
+
+@pytest.fixture(scope="module")
+def served(cascades: Cascades, cutoff: float, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """`tidal serve` with the cascade `c`, in a repository that also contains `apart` and an unrelated model.
+
+    Each cascade has levels of its own: an unload keeps levels that another cascade in the repository requires.
+    """
+    repository = tmp_path_factory.mktemp("served")
+    cascades.copy_level(repository, LARGE, "other")
+    for name, config in CONFIGS.items():
+        for source, level in zip((SMALL, LARGE), LEVELS[name], strict=True):
+            cascades.copy_level(repository, source, level)
+        cascades.publish(repository, name, cutoff, models=LEVELS[name], config=config)
+    with tidal_serve(repository, "--model", "c") as server:
+        yield Served(server.control, repository, server.grpc)
+
+
 class TestUnderTidalServe:
-    @pytest.mark.parametrize(("config", "levels"), [(CONFIG, set()), (APART, {SMALL, LARGE})])
-    def test_a_cascade_is_loaded_and_unloaded_with_its_levels(
-        self, cascades: Cascades, cutoff: float, tmp_path: Path, config: str, levels: set[str]
-    ) -> None:
-        for level in (SMALL, LARGE):
-            cascades.copy_level(tmp_path, level)
-        cascades.copy_level(tmp_path, LARGE, "other")
-        cascades.publish(tmp_path, "c", cutoff, config=config)
-        with tidal_serve(tmp_path, "--model", "c") as server, Client(server.grpc) as client:
+    def test_a_cascade_is_loaded_and_unloaded_with_its_levels(self, served: Served) -> None:
+        control, repository = served.control, served.repository
 
-            def ready() -> set[str]:
-                return {row.name for row in server.control.index() if row.state == "READY"}
+        def ready() -> set[str]:
+            return {row.name for row in control.index() if row.state == "READY"}
 
-            assert ready() == {"c", *levels}
-            assert client.infer("c", {"text_input": column("good")})["level"].item() in (1, 2)
-            assert unload(server.control, tmp_path, "c").startswith("c: unloaded")
-            assert until(lambda: not ready())
-            assert "version 1 serves now" in load(server.control, tmp_path, "c")
-            assert ready() == {"c", *levels}
-            assert not client.infer("c", {"text_input": column(*TEXTS[:40])})["degraded"].any()
+        with Client(served.grpc) as client:
+            assert ready() == {"c"}
+            for name, levels in (("c", ()), ("apart", LEVELS["apart"])):
+                load(control, repository, name)
+                assert ready() == {name, *levels}
+                assert client.infer(name, {"text_input": column("good")})["level"].item() in (1, 2)
+                assert unload(control, repository, name).startswith(f"{name}: unloaded")
+                assert until(lambda: not ready())
+                assert "version 1 serves now" in load(control, repository, name)
+                assert ready() == {name, *levels}
+                assert not client.infer(name, {"text_input": column(*TEXTS[:40])})["degraded"].any()
+                unload(control, repository, name)
+                assert until(lambda: not ready())
 
     def test_no_request_fails_while_cascades_are_published(
-        self, cascades: Cascades, cutoff: float, tmp_path: Path
+        self, cutoff: float, cascades: Cascades, served: Served
     ) -> None:
-        configs = {"c": CONFIG, "apart": APART}
-        for level in (SMALL, LARGE):
-            cascades.copy_level(tmp_path, level)
-        for name, config in configs.items():
-            cascades.publish(tmp_path, name, cutoff, config=config)
+        repository = served.repository
         over, failures = threading.Event(), list[str]()
-        degraded: dict[str, list[bool]] = {name: [] for name in configs}
-        with tidal_serve(tmp_path) as server, Client(server.grpc) as client, ThreadPoolExecutor(4) as pool:
+        degraded: dict[str, list[bool]] = {name: [] for name in CONFIGS}
+        for name in CONFIGS:
+            load(served.control, repository, name)
+        with Client(served.grpc) as client, ThreadPoolExecutor(4) as pool:
 
             def ask(name: str) -> None:
                 while not over.is_set():
@@ -328,20 +357,22 @@ class TestUnderTidalServe:
                 goals = {name: len(each) + more for name, each in degraded.items()}
                 return until(lambda: all(len(degraded[name]) >= goal for name, goal in goals.items()))
 
-            asking = [pool.submit(ask, name) for name in configs for _ in range(2)]
+            asking = [pool.submit(ask, name) for name in CONFIGS for _ in range(2)]
             try:
                 assert answered(100)
                 for version in (2, 3):
-                    for level in (SMALL, LARGE):
-                        entry = ModelEntry(tmp_path / level)
+                    for level in itertools.chain(*LEVELS.values()):
+                        entry = ModelEntry(repository / level)
                         staging = entry.new_staging()
                         shutil.copytree(entry.version_dir(1), staging, dirs_exist_ok=True)
                         entry.publish(staging)
-                    for name in configs:
-                        aside = tmp_path / "aside" / str(version)
-                        cascades.publish(aside, name, cutoff, version=version, versions=(version, version))
-                        (aside / name / str(version)).rename(tmp_path / name / str(version))
-                        load(server.control, tmp_path, name)
+                    for name in CONFIGS:
+                        aside = repository.parent / "aside" / str(version)
+                        cascades.publish(
+                            aside, name, cutoff, version=version, models=LEVELS[name], versions=(version, version)
+                        )
+                        (aside / name / str(version)).rename(repository / name / str(version))
+                        load(served.control, repository, name)
                     assert answered(100)
             finally:
                 over.set()
@@ -349,22 +380,6 @@ class TestUnderTidalServe:
                 each.result(timeout=60)
             assert failures == []
             assert not any(any(each) for each in degraded.values())
-            serving = {(row.name, row.version) for row in server.control.index() if row.state == "READY"}
+            serving = {(row.name, row.version) for row in served.control.index() if row.state == "READY"}
             assert {("c", 3), ("apart", 3)} <= serving
-            assert {version for name, version in serving if name == LARGE} == {2, 3}
-
-
-def test_load_errors_name_an_unreachable_target_and_a_changed_level(
-    cascades: Cascades, cutoff: float, tmp_path: Path
-) -> None:
-    for level in (SMALL, LARGE):
-        cascades.copy_level(tmp_path, level)
-    cascades.publish(tmp_path, "far", cutoff, config=CONFIG + parameter("target_accuracy", 0.99))
-    made = cascades.publish(tmp_path, "stale", cutoff)
-    changed = made.model_copy(
-        update={"levels": (made.levels[0], made.levels[1].model_copy(update={"fingerprint": "other"}))}
-    )
-    (tmp_path / "stale" / "1" / MANIFEST_FILE).write_text(changed.model_dump_json())
-    with running_server(tmp_path, models=["far", "stale"]) as server:
-        assert "no candidate reaches the accuracy 0.99" in server.load_error("far")
-        assert "is not the one that the cascade 'stale' was built with" in server.load_error("stale")
+            assert {version for name, version in serving if name == LEVELS["apart"][1]} == {2, 3}

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from testing.building import short_timing
 from testing.models import make_tiny_classifier
 from tests.tabi.builders.command import Done, tidal_build
 from tests.tabi.builders.toy import tokenizer_of
@@ -25,6 +26,11 @@ LABELS = ("negative", "neutral", "positive")
 # Small and fast to build; their latencies are not representative.
 RUNTIMES = {"lengths": [16, 64], "form": "dynamic", "max_batch": 1, "threads": 1, "contexts": 1}
 RATED_COLUMNS = {"text": "one", "pair": "two", "label": "score"}
+
+# Attributes that reduce the search to few candidates, by dotted path.
+SHORT_SEARCH = {
+    f"tidal_builders.tabi.search.{name}": getattr(search, name)[1:2] for name in ("CUTOFFS", "SLOPES", "SCALES")
+}
 
 
 class Built(NamedTuple):
@@ -47,7 +53,7 @@ def pinned_code() -> Iterator[None]:
 # code themselves.
 @pytest.fixture(scope="module", autouse=True)
 def _pinned() -> Iterator[None]:
-    with pinned_code():
+    with pinned_code(), short_timing():
         yield
 
 
@@ -127,8 +133,8 @@ def steady_latencies() -> Iterator[None]:
 def short_search() -> Iterator[None]:
     """Reduce the search to few candidates, for tests that need any cascade."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("CUTOFFS", "SLOPES", "SCALES"):
-            patch.setattr(search, name, getattr(search, name)[1:2])
+        for path, value in SHORT_SEARCH.items():
+            patch.setattr(path, value)
         yield
 
 
@@ -136,7 +142,7 @@ def short_search() -> Iterator[None]:
 def built(models: Path, labelled: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("built")
     spec = write_spec(folder / "reviews.yaml", models, labelled)
-    with pinned_code(), steady_latencies():
+    with pinned_code(), short_timing(), steady_latencies():
         done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     return Built(spec, folder / "repository", done)
@@ -155,7 +161,7 @@ def rated(tmp_path_factory: pytest.TempPathFactory) -> Built:
     rows = [{"one": a, "two": b, "score": value} for (a, b), value in zip(pairs, values, strict=True)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = write_spec(folder / "reviews.yaml", models, data, columns=RATED_COLUMNS, metric="spearman")
-    with pinned_code(), short_search():
+    with pinned_code(), short_timing(), short_search():
         done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     return Built(spec, folder / "repository", done)
@@ -168,10 +174,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> WordTokenizer:
 
 
 @pytest.fixture
-def copied(built: Built, tmp_path: Path) -> Built:
-    """A copy that the test may change."""
+def copied(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
+    """A copy that the test may change. Builds of it draw no plots, which would take longer than all else."""
     shutil.copytree(built.repository, tmp_path / "repository")
     shutil.copyfile(built.spec, tmp_path / "reviews.yaml")
+    for name in ("plot_candidates", "plot_reliability"):
+        monkeypatch.setattr(f"tidal_builders.tabi.publish.{name}", lambda _report, path: path.touch())
     return Built(tmp_path / "reviews.yaml", tmp_path / "repository", built.done)
 
 

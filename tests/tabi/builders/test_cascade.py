@@ -298,10 +298,10 @@ def test_the_error_of_a_level_names_it(models: Path, labelled: Path, tmp_path: P
     shutil.copytree(models / "small", tmp_path / "models/small")
     shutil.copytree(models / "large", tmp_path / "models/large")
     spec = write_spec(tmp_path / "reviews.yaml", tmp_path / "models", labelled)
-    (tmp_path / "models/large/model.safetensors").unlink()
+    (tmp_path / "models/small/model.safetensors").unlink()
     done = tidal_build(spec, "--repository", tmp_path / "r")
     assert done.code == 2
-    assert "error: reviews: level 'large': field 'model'" in done.stderr
+    assert "error: reviews: level 'small': field 'model'" in done.stderr
     assert not ModelEntry(tmp_path / "r/reviews").versions()
 
 

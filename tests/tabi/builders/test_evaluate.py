@@ -90,9 +90,9 @@ def test_figures_are_the_expectation_over_every_possible_route(metric: Metric) -
     assert found.returned == pytest.approx(figures[3:])
 
 
-@pytest.mark.parametrize(("metric", "depth"), [("accuracy", 2), ("accuracy", 3), ("pearson", 2), ("spearman", 3)])
+@pytest.mark.parametrize(("metric", "depth"), [("accuracy", 2), ("accuracy", 3), ("spearman", 3)])
 def test_figures_are_the_means_of_routes_of_the_server(metric: Metric, depth: int) -> None:
-    count, versions = 150, 80
+    count, versions = 150, 40
     chain, outputs, calibrations, truth = _chain(depth, count, metric=metric)
     weights = _even(depth)
     found = chain.expected(chain.reach(0.6, 4.0), weights)

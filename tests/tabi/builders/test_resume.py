@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tabi.builders.conftest import write_spec
+from testing.building import BuildProcess
+from tests.tabi.builders.conftest import SHORT_SEARCH, write_spec
 from tidal.repository.entries import ModelEntry
 from tidal_builders.specs import load_spec
 from tidal_builders.tabi.build import build_tabi
 from tidal_builders.tabi.collect import LevelRunner, answers_key
 from tidal_builders.tabi.spec import TabiSpec
 
-_BUILD = """
-import os, signal, sys
-from pathlib import Path
-from tidal_builders import fingerprint
-from tidal_builders.specs import load_spec
-from tidal_builders.tabi.build import build_tabi
-fingerprint.hash_code = lambda modules: "code"
 
-def report(stage, share):
-    if stage == sys.argv[3]:
-        os.kill(os.getpid(), signal.SIGKILL)
+def _code(_modules: object) -> str:
+    return "code"
 
-spec = Path(sys.argv[1])
-build_tabi(load_spec(spec), Path(sys.argv[2]), spec_file=spec, progress=report)
-"""
+
+# The code and the candidates of all builds here, also of those in other processes.
+_CHANGES = {"tidal_builders.fingerprint.hash_code": _code, **SHORT_SEARCH}
 
 
 class _Stop(BaseException):
@@ -47,10 +38,11 @@ def test_killed_again_and_again(
 ) -> None:
     repository, spec_file = tmp_path / "r", write_spec(tmp_path / "reviews.yaml", models, labelled)
     for stage, large in (("large: verify", []), ("search candidates", [1])):
-        command = [sys.executable, "-c", _BUILD, str(spec_file), str(repository), stage]
-        assert subprocess.run(command, timeout=120, check=False).returncode == -signal.SIGKILL, stage
+        assert BuildProcess(spec_file, repository, kill_at=stage, changes=_CHANGES).wait() == -signal.SIGKILL, stage
         assert _versions(repository) == {"reviews": [], "reviews_small": [1], "reviews_large": large}
 
+    for path, value in _CHANGES.items():
+        monkeypatch.setattr(path, value)
     # All levels have answered all queries: only pruned queries are new.
     spec = load_spec(spec_file)
     assert isinstance(spec, TabiSpec)

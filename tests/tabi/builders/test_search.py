@@ -25,7 +25,7 @@ from tidal_builders.tabi.weights import Tuner, by_accuracy
 @pytest.fixture(scope="module")
 def found(tokenizer: WordTokenizer) -> tuple[Toy, LabelledData, SearchResult]:
     toy = Toy(**OVERCONFIDENT)
-    data = toy.data(1200)
+    data = toy.data(800)
     return toy, data, search(data, toy.facts(data, tokenizer), toy.rerun, metric="accuracy")
 
 
@@ -59,7 +59,7 @@ def test_levels_report_their_own_figures(found: tuple[Toy, LabelledData, SearchR
 
 def test_no_choice_depends_on_the_report_part(tokenizer: WordTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report part is replaced: other labels, logits, latencies, importance, and outputs of pruned texts."""
-    for name in ("SLOPES", "SCALES"):
+    for name in ("CUTOFFS", "SLOPES", "SCALES"):
         monkeypatch.setattr(searching, name, getattr(searching, name)[::2])
     toy = Toy(noise=(1.5, 0.8, 0.2), base_ms=(1.0, 2.5, 5.0))
     data = toy.data(300)
@@ -145,7 +145,9 @@ def test_regressions_are_searched_by_their_metric(tokenizer: WordTokenizer, metr
     assert all(level.calibrated.calibration.regression is not None for level in result.levels)
 
 
-def test_three_levels_give_all_combinations(tokenizer: WordTokenizer) -> None:
+def test_three_levels_give_all_combinations(tokenizer: WordTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CUTOFFS", "SLOPES", "SCALES"):
+        monkeypatch.setattr(searching, name, getattr(searching, name)[::3])
     toy = Toy(noise=(1.5, 0.8, 0.2), base_ms=(1.0, 2.5, 8.0), gain=(3.0, 2.0, 1.0))
     data = toy.data(300)
     # Given in another order than that of their scores.
@@ -204,7 +206,7 @@ def test_weights_come_from_one_part_and_figures_from_two_others(
     toy, data, result = found
     passes = CombinationRunner(data.texts, toy.facts(data, tokenizer), toy.rerun)
     calibrations = [each.calibrated.calibration for each in result.levels]
-    for each in [each for each in result.candidates if len(each.levels) == 2][::6]:
+    for each in [each for each in result.candidates if len(each.levels) == 2][::15]:
         chains = []
         for part in (CALIBRATION, SELECTION, REPORT):
             rows = np.flatnonzero(data.part == part)
