@@ -16,6 +16,8 @@ GUARD := backends/http_guard
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DEFAULT_GOAL := help
+# Where it is set, every process of a test compiles all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help install vision demo samples check test lint docs wheel bench bench-artefacts reliability clean
 
 help: ## List the targets

@@ -73,15 +73,47 @@ def tiny_runner(
 
 def write_decoder(folder: Path, family: str = "gpt2", seed: int = 0, **fields: Any) -> Path:
     """Write a random decoder with a byte-level tokenizer in Hugging Face format; returns `folder`."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bytes_only = Tokenizer(models.BPE({sign: number for number, sign in enumerate(alphabet)}, []))
-    bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    bytes_only.decoder = decoders.ByteLevel()
     tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=bytes_only, bos_token="<end>", eos_token="<end>", model_max_length=POSITIONS
+        tokenizer_object=byte_tokenizer(), bos_token="<end>", eos_token="<end>", model_max_length=POSITIONS
     )
     tiny_model(family, seed, **fields).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def byte_tokenizer() -> Any:
+    """Return a tokenizer whose tokens are the bytes of UTF-8, without an end-of-text token."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({sign: number for number, sign in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def byte_ids(text: str) -> list[int]:
+    """Return the token ids of a text by `byte_tokenizer`."""
+    ids: list[int] = byte_tokenizer().encode(text).ids
+    return ids
+
+
+def build_decoder(folder: Path, name: str, source: Path, *, slots: int) -> None:
+    """Build a `flover` model into the folder `repository` of `folder`.
+
+    Args:
+        folder: Folder of the repository and of the spec.
+        name: Name of the model.
+        source: Folder of the decoder in Hugging Face format.
+        slots: Number of slots (`max_concurrency`).
+    """
+    import yaml
+
+    from tidal_builders.flover.build import build_flover
+    from tidal_builders.specs import load_spec
+
+    fields = {"kind": "flover", "name": name, "model": str(source), "max_concurrency": slots, "threads": 1}
+    spec_file = folder / f"{name}.yaml"
+    spec_file.write_text(yaml.safe_dump({**fields, "profile_seconds": 0.01}))
+    spec: Any = load_spec(spec_file)
+    build_flover(spec, folder / "repository", spec_file=spec_file, force=False)

@@ -1,4 +1,4 @@
-"""A tiny random base of PetS, built by the builder, with tasks of every kind and their expected answers."""
+"""A tiny random PetS base as the builder publishes it, with tasks of every kind and their expected answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MADE = Provenance(format="trained", source="a test")
 
 @dataclass
 class Base:
-    """The source's folder, a repository with the model `base` built from it, and how its tasks have to answer."""
+    """The source model's folder, a repository with the model `base` built from it, and its tasks' expected answers."""
 
     source: Path
     repository: Path
@@ -54,7 +54,7 @@ class Base:
         return AutoModel.from_pretrained(self.source).eval()
 
     def copy(self, repository: Path, name: str, *, extra_config: str = "", config: str | None = None) -> Path:
-        """Add the built base to another repository, with more in its config or another one; its folder of tasks."""
+        """Copy the built base to another repository, with a changed config; returns its folder of tasks."""
         shutil.copytree(self.repository / "base", repository / name)
         file = repository / name / "config.pbtxt"
         text = file.read_text().replace('name: "base"\n', "") if config is None else config
@@ -62,7 +62,7 @@ class Base:
         return tasks_folder(repository / name)
 
     def terms(self, kind: str, seed: int) -> TaskTerms:
-        """A task with 2 to 5 classes."""
+        """Terms of a typical task of a kind, with 2 to 5 classes."""
         terms = typical_task(kind, self.layers, seed)
         draw = np.random.default_rng(seed)
         labels = tuple(f"{kind} {seed} {number}" for number in range(2 + seed % 4))
@@ -70,13 +70,13 @@ class Base:
         return replace(terms, head=Head(weight, draw.normal(size=len(labels)).astype(np.float32), labels))
 
     def add(self, tasks: Path, kind: str, seed: int, name: str | None = None, *, replace: bool = False) -> str:
-        """Add that task to a folder; its name, by default `<kind>_<seed>`."""
+        """Add that task to a folder; returns its name, by default `<kind>_<seed>`."""
         name = name or f"{kind}_{seed}"
         add_task(tasks, name, kind, self.terms(kind, seed), self.layers, MADE, replace=replace)
         return name
 
     def logits(self, task: str, text: str, pair: str | None = None) -> FloatArray:
-        """What the task `<kind>_<seed>`, merged into a copy of the unmodified model, answers to one text alone."""
+        """Logits of the task `<kind>_<seed>` for one text, merged into a copy of the unmodified model."""
         kind, _, seed = task.rpartition("_")
         key = kind, int(seed)
         if key not in self._truths:
@@ -86,7 +86,7 @@ class Base:
 
 
 def build(source: Path, repository: Path, name: str, **fields: Any) -> PetsReport:
-    """Build a model of the tiny base."""
+    """Build a model from the tiny source."""
     spec = {"kind": "pets", "name": name, "model": str(source), "max_batch": MAX_BATCH, "max_tokens": 1024}
     parsed: Any = parse_spec({**spec, "profile_seconds": 0.1, **fields}, "test")
     return build_pets(parsed, repository, spec_file=repository / "base.yaml")

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from tidal.server.backend_directory import assemble
-from tidal.server.cleanup import SHARED_MEMORY, clean_up, processes_of
+from tidal.server.cleanup import SHARED_MEMORY, processes_of
 from tidal.server.control import ServerControl
 from tidal.server.endpoints import choose_endpoints
 from tidal.server.installation import find_installation
@@ -61,6 +61,10 @@ class RunningServer:
         """Why a model does not serve; empty when it serves."""
         rows = [row for row in self.control.index() if row.name == model]
         return "" if any(row.state == "READY" for row in rows) else (rows[-1].reason if rows else "never loaded")
+
+    def serves(self, model: str) -> bool:
+        """Whether a version of a model is ready."""
+        return any(row.name == model and row.state == "READY" for row in self.control.index())
 
     def metrics_text(self) -> str:
         """The text of the server's /metrics."""
@@ -126,5 +130,5 @@ def running_server(
                 log,
             )
         finally:
-            process.end(threading.Event())
-            clean_up(prefix)
+            # A clean end takes seconds; tests that are about it wait for it within the block.
+            process.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,10 @@ import numpy as np
 import psutil
 import tritonclient.grpc
 import tritonclient.http
+from typer.testing import CliRunner
 
 from testing.waiting import until
+from tidal_client.main import build_app
 
 TIDAL = [sys.executable, "-m", "tidal_client.main"]
 FREE_PORTS = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
@@ -95,7 +98,8 @@ class Served:
         return found
 
     def tidal(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return tidal(*arguments, environment=self.environment)
+        """Run a command for this server in this process; not while another thread runs one."""
+        return tidal_in_process(*arguments, environment=self.environment)
 
     def left_behind(self) -> list[str]:
         """Processes, shared memory and files of this run that still exist."""
@@ -122,6 +126,23 @@ def tidal(
     return subprocess.run(
         [*command, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
+
+
+def tidal_in_process(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run the `tidal` command in this process, which saves the second that its imports take.
+
+    Meanwhile it redirects the standard output and changes the environment of the whole process.
+    """
+    absent = {name: None for name in os.environ if name not in environment}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        result = CliRunner(env={**environment, **absent}).invoke(build_app(), arguments, prog_name="tidal")
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return subprocess.CompletedProcess(["tidal", *arguments], result.exit_code, result.stdout, result.stderr)
 
 
 def environment_in(folder: Path) -> dict[str, str]:
@@ -166,7 +187,9 @@ def serving(repository: Path, runtime: Path, *options: str, command: Sequence[st
         yield Served(process, json.loads(line), runtime, environment)
     finally:
         if process.poll() is None:
-            process.terminate()
+            # The second signal ends it at once: tests that are about its end wait for it within the block.
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:

@@ -62,7 +62,7 @@ def add_random_task(
     accuracy: Mapping[int, float] | None = None,
     replace: bool = False,
 ) -> OtasTask:
-    """Add a task to the model "vision"; without `accuracy` it rises with γ."""
+    """Add a task to the model "vision"; the default accuracy increases with γ."""
     manifest = manifest_of(repository)
     steps = dict(zip(manifest.gammas, np.linspace(0.5, 0.9, len(manifest.gammas)).tolist(), strict=True))
     return add_task(

@@ -1,4 +1,4 @@
-"""A tiny published vision transformer with random tasks, and the expected answers."""
+"""A tiny published vision transformer with random tasks, and their expected answers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tidal_builders.otas.transformer import TransformerModel, load_transformer
 from tidal_builders.otas.vit import Vit
 
 GAMMAS, MAX_BATCH = (-2, 0, 2), 8
-# Milliseconds of batches of 1 and 8 by γ: much more than the tiny model takes, so that the profile decides on γ.
+# Milliseconds of batches of 1 and 8 for each γ: far more than the tiny model takes, so that the profile decides on γ.
 _MS = ((10.0, 20.0), (2000.0, 3000.0), (5000.0, 8000.0))
 
 
 @dataclass
 class Vision:
-    """A model `vision` in a repository."""
+    """A repository with the model `vision`, and the weights that it was built from."""
 
     repository: Path
     vit: Vit
@@ -58,7 +58,7 @@ class Vision:
         return self._tasks[name]
 
     def add(self, tasks: Path, name: str, classes: int) -> None:
-        """Add that task to a folder, with accuracies that rise with γ."""
+        """Add that task to a folder, with an accuracy that increases with γ."""
         accuracy = {gamma: 0.8 + gamma / 20 for gamma in GAMMAS}
         add_task(tasks, name, self.task(name, classes), accuracy, self.manifest, OtasProvenance(source="a test"))
 
@@ -71,7 +71,7 @@ class Vision:
 
 
 def publish_tiny(folder: Path) -> Vision:
-    """Build a tiny model, and give it a profile with much larger latencies."""
+    """Build a tiny model and replace its profile by one with much larger latencies."""
     vit = tiny_vit(width=16, patch=(8, 8), size=32)
     build(folder, write_source(folder / "source", vit), gammas=list(GAMMAS), max_batch=MAX_BATCH)
     file = folder / "vision/1" / MANIFEST_FILE

@@ -1,4 +1,4 @@
-"""Vision transformers with random weights that are small enough to be made in a test, without timm."""
+"""Vision transformers with random weights, small enough to create in a test, without timm."""
 
 from __future__ import annotations
 

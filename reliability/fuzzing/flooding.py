@@ -104,9 +104,6 @@ def _answer(connection: socket.socket) -> str:
 
 def _called(infer: grpc.UnaryUnaryMultiCallable, call: HostileGrpcMessage) -> str:
     try:
-        if call.cancelled:
-            infer.future(call.content, timeout=_TIMEOUT_S).cancel()
-            return ABANDONED
         infer(call.content, timeout=_TIMEOUT_S, metadata=call.metadata)
     except grpc.RpcError as error:
         code = str(error.code().name)

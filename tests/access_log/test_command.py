@@ -1,4 +1,4 @@
-"""`tidal serve --access-log` with what cannot be a log: it starts nothing and says what is accepted."""
+"""`tidal serve --access-log` with an invalid target: nothing starts, and the error says what is accepted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.serving import environment_in, publish, tidal
+from testing.serving import environment_in, publish, tidal_in_process
 
 
 @pytest.mark.parametrize("given", ["option", "variable"])
@@ -19,8 +19,8 @@ def test_a_log_that_cannot_be_opened(tmp_path: Path, given: str) -> None:
         arguments += ["--access-log", str(path)]
     else:
         environment["TIDAL_ACCESS_LOG"] = str(path)
-    ended = tidal(*arguments, environment=environment)
+    ended = tidal_in_process(*arguments, environment=environment)
     assert ended.returncode == 1
-    said = " ".join(ended.stderr.split())
-    assert "cannot be opened: No such file or directory" in said
-    assert "accepted: a file that can be written, or - for standard output" in said
+    message = " ".join(ended.stderr.split())
+    assert "cannot be opened: No such file or directory" in message
+    assert "accepted: a file that can be written, or - for standard output" in message

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from testing.classifiers import build_classifier
 from testing.config import parameter
 from testing.models import make_tiny_classifier
 from testing.servers import RunningServer, running_server
-from tidal_builders.arlo.build import build_arlo
-from tidal_builders.specs import parse_spec
 
 MAX_LENGTH = 64
 
@@ -26,7 +25,7 @@ class Built:
     repository: Path
 
     def copy(self, target: Path, name: str, *, extra_config: str = "", config: str | None = None) -> None:
-        """Add the built model to another repository under a name, with more in its config or another one."""
+        """Copy the built model to another repository under a name; append to its config or replace it."""
         shutil.copytree(self.repository / "tiny", target / name)
         file = target / name / "config.pbtxt"
         text = file.read_text().replace('name: "tiny"\n', "") if config is None else config
@@ -37,15 +36,14 @@ class Built:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("arlo")
     source = make_tiny_classifier(folder / "source", max_position=MAX_LENGTH)
-    spec = {"kind": "arlo", "name": "tiny", "model": str(source), "lengths": [16, 32, MAX_LENGTH], "max_batch": 16}
-    spec["outputs"] = ["logits", "attention_received"]
-    build_arlo(parse_spec(spec, "test"), folder / "repository", spec_file=Path("tiny.yaml"))
+    outputs = ["logits", "attention_received"]
+    build_classifier(folder / "repository", source, lengths=[16, 32, MAX_LENGTH], max_batch=16, outputs=outputs)
     return Built(source, folder / "repository")
 
 
 @pytest.fixture(scope="module")
 def server(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Models: `tiny`; `short` with truncation; `narrow` with room for 8 queries; `line` with a config of one line."""
+    """Models: `tiny`; `short` with truncation; `narrow` with a queue of 8 queries; `line` with a config of one line."""
     repository = tmp_path_factory.mktemp("repository")
     built.copy(repository, "tiny")
     built.copy(repository, "short", extra_config=parameter("truncate", "true"))
@@ -57,5 +55,5 @@ def server(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 @pytest.fixture(params=["grpc", "http"])
 def url(request: pytest.FixtureRequest, server: RunningServer) -> str:
-    """The server over each protocol in turn."""
+    """URL of the server, over each protocol."""
     return f"{request.param}://{getattr(server, request.param)}"

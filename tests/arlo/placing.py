@@ -1,4 +1,4 @@
-"""A partitioned policy in a state that a test wants, and what it does next."""
+"""Helpers that put a partitioned policy into a given state and observe its dispatching."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
 
 
 def make_level(max_length: int, capacity: int, outstanding: list[int]) -> RuntimeLevel:
-    """A level whose instances have so many queries outstanding."""
+    """Return a level whose instances have these numbers of outstanding queries."""
     level = RuntimeLevel(max_length, capacity)
     for lane, waiting in enumerate(outstanding):
         level.add(RuntimeInstance(lane, 0, waiting=waiting))
@@ -15,14 +15,14 @@ def make_level(max_length: int, capacity: int, outstanding: list[int]) -> Runtim
 
 
 def take(policy: PartitionedPolicy, length: int) -> int:
-    """Submit a query; the runtime that it was dispatched to."""
+    """Submit a query and return the runtime that it was dispatched to."""
     before = policy.outstanding
     policy.submit(ArloQuery(length, 0.0))
     return next(i for i, (b, a) in enumerate(zip(before, policy.outstanding, strict=True)) if a == b + 1)
 
 
 def load(policy: PartitionedPolicy, outstanding: tuple[tuple[int, ...], ...]) -> None:
-    """Let the policy's instances have so many queries outstanding, by runtime."""
+    """Set the outstanding queries of the policy's instances, by runtime."""
     for runtime, counts in enumerate(outstanding):
         instances = [each for each in policy._instances.values() if each.runtime == runtime]
         for instance, waiting in zip(instances, counts, strict=True):
@@ -31,7 +31,7 @@ def load(policy: PartitionedPolicy, outstanding: tuple[tuple[int, ...], ...]) ->
 
 
 def loads(policy: PartitionedPolicy) -> list[list[int]]:
-    """Outstanding queries of each instance, by runtime."""
+    """Return the outstanding queries of each instance, by runtime."""
     each = list(policy._instances.values())
     return [[i.load for i in each if i.runtime == runtime] for runtime in range(len(policy.capacities))]
 

@@ -1,4 +1,4 @@
-"""A model of the `arlo` backend inside another model's process."""
+"""An `arlo` model embedded in the process of another model."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def tokens(length: int, seed: int = 0) -> dict[str, Array]:
     return {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
 
 
-def test_answers_as_its_engines_do(models: EmbeddedModels, built: Built) -> None:
+def test_outputs_equal_those_of_its_engines(models: EmbeddedModels, built: Built) -> None:
     model = open_model(built.repository / "tiny" / "1")
 
     def ask(number: int) -> None:
@@ -86,7 +86,7 @@ def test_answers_as_its_engines_do(models: EmbeddedModels, built: Built) -> None
         list(pool.map(ask, range(60)))
 
 
-def test_counts_under_the_outer_model(loaded: LoadedModel) -> None:
+def test_metrics_are_those_of_the_outer_model(loaded: LoadedModel) -> None:
     context = outer_context([])
     models = EmbeddedModels(context, [loaded], {"tiny": context.metrics.within("runtime", level="2")})
     models("tiny", tokens(4), ["logits"], version=1)
@@ -95,28 +95,28 @@ def test_counts_under_the_outer_model(loaded: LoadedModel) -> None:
     assert found["tidal_tabi_runtime_executed_queries_total", (("level", "2"), ("runtime", "16"))] == 1
 
 
-def test_any_other_model_or_version_is_the_servers(models: EmbeddedModels) -> None:
+def test_other_models_and_versions_are_called_on_the_server(models: EmbeddedModels) -> None:
     for model, version in (("other", 1), ("tiny", 2)):
         with pytest.raises(NotFound, match=f"{model} {version} was asked of the server"):
             models(model, tokens(4), ["logits"], version=version)
 
 
-def test_a_bad_query_gets_the_reason(models: EmbeddedModels) -> None:
+def test_an_invalid_query_is_refused(models: EmbeddedModels) -> None:
     with pytest.raises(InvalidArgument, match="input_ids row 0 has 65 tokens"):
         models("tiny", tokens(65), ["logits"], version=1)
 
 
-def test_a_query_that_cannot_be_in_time_is_refused(models: EmbeddedModels) -> None:
+def test_a_query_that_would_miss_its_deadline_is_refused(models: EmbeddedModels) -> None:
     with pytest.raises(Unavailable, match="deadline"):
         models("tiny", tokens(64), ["logits"], version=1, latency_ms=1e-3)
 
 
-def test_a_version_that_is_not_there_does_not_load(tmp_path: Path) -> None:
+def test_a_missing_version_does_not_load(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument):
         load_embedded(tmp_path / "1", "tiny", LOG)
 
 
-class TestWhoRuns:
+class TestThreads:
     @pytest.fixture
     def threads(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """Names of the threads that run batches."""
@@ -130,11 +130,11 @@ class TestWhoRuns:
         monkeypatch.setattr(EncoderModel, "run", counting_run)
         return names
 
-    def test_a_lone_call_runs_in_its_own_thread(self, models: EmbeddedModels, threads: list[str]) -> None:
+    def test_a_single_call_runs_in_the_calling_thread(self, models: EmbeddedModels, threads: list[str]) -> None:
         models("tiny", tokens(4), ["logits"], version=1)
         assert threads == [threading.current_thread().name]
 
-    def test_a_crowd_is_batched_and_everybody_is_answered(self, models: EmbeddedModels, threads: list[str]) -> None:
+    def test_concurrent_calls_are_all_answered(self, models: EmbeddedModels, threads: list[str]) -> None:
         def ask(seed: int) -> np.ndarray[Any, Any]:
             return models("tiny", tokens(4 + seed % 20, seed), ["logits"], version=1)["logits"]
 
@@ -144,7 +144,7 @@ class TestWhoRuns:
             together = list(pool.map(ask, range(64)))
         np.testing.assert_allclose(np.concatenate(together), np.concatenate(alone), atol=1e-4)
 
-    def test_a_policy_that_fails_ends_the_service(
+    def test_a_failed_policy_ends_the_service(
         self, models: EmbeddedModels, failures: list[BaseException], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         caller, next_batch = threading.current_thread(), PolymorphicPolicy.next_batch
@@ -163,14 +163,14 @@ class TestWhoRuns:
 
 
 class Stuck:
-    """A service that never answers."""
+    """A service that does not answer."""
 
     def __init__(self, context: ServiceContext) -> None:
         self.context = context
         self.asked = threading.Event()
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
-        raise AssertionError("a call waits for its answer, and lends its thread")
+        raise AssertionError("a call must run in the calling thread")
 
     def run_here(self, request: PendingRequest) -> None:
         self.asked.set()
@@ -179,7 +179,7 @@ class Stuck:
         pass
 
 
-class TestAServiceThatDoesNotAnswer:
+class TestStuckService:
     @pytest.fixture
     def stuck(self, loaded: LoadedModel, failures: list[BaseException]) -> tuple[Stuck, EmbeddedModels]:
         made: list[Stuck] = []
@@ -193,7 +193,7 @@ class TestAServiceThatDoesNotAnswer:
         models = EmbeddedModels(context, [model], {"tiny": context.metrics})
         return made[0], models
 
-    def test_its_failure_ends_the_calls_and_is_the_outer_models(
+    def test_its_failure_ends_the_calls_and_fails_the_outer_model(
         self, stuck: tuple[Stuck, EmbeddedModels], failures: list[BaseException]
     ) -> None:
         service, models = stuck

@@ -1,4 +1,4 @@
-"""Long queries do not pay for short ones: the polymorphic policy under a virtual clock, with measured profiles."""
+"""Fairness of the polymorphic policy between short and long queries, with measured profiles and a virtual clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WARM_UP = 100
 
 
 def latencies(weight: float, lengths: Lengths, load: Closed | Open, queries: int, rate: float = 0.0) -> np.ndarray:
-    """[queries, 2] tokens and seconds of every query that was answered, in this order."""
+    """Return tokens and seconds [queries + 1, 2] of queries in order of completion; the last row is the end time."""
     policy = PolymorphicPolicy(RUNTIMES, WIDE, NARROW, dynamic=True, max_batch=16, service_weight=weight)
     draw, number = np.random.default_rng(0), count()
     arrivals = np.zeros(load.in_flight) if isinstance(load, Closed) else draw.exponential(1 / rate, queries).cumsum()
@@ -52,7 +52,7 @@ def latencies(weight: float, lengths: Lengths, load: Closed | Open, queries: int
 
 
 def p99s(found: np.ndarray) -> tuple[float, float, float]:
-    """In ms, of the shortest and the longest tenth of the queries, and the service time of the longest alone."""
+    """Return the p99 of the shortest and the longest tenth of queries, and the longest one's service time, in ms."""
     ordered = found[WARM_UP:-1][np.argsort(found[WARM_UP:-1, 0], kind="stable")]
     tenth = len(ordered) // 10
     short, long = (float(np.percentile(part[:, 1], 99)) * 1e3 for part in (ordered[:tenth], ordered[-tenth:]))
@@ -83,5 +83,5 @@ def test_the_longest_wait_at_most_twice_as_long_as_the_shortest(
 def test_a_larger_weight_makes_long_queries_wait_and_gains_no_throughput() -> None:
     fair, weighted = (latencies(weight, MIXTURES["uniform"], Closed(8), 1500) for weight in (1.0, 8.0))
     short, long, own = p99s(weighted)
-    assert long > 2 * short + own  # what the test above would find
+    assert long > 2 * short + own  # the test above would fail
     assert rate_of(fair) > 0.98 * rate_of(weighted)

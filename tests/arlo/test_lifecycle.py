@@ -1,4 +1,4 @@
-"""Loading, publishing, restarting and ending an `arlo` model while queries flow."""
+"""Loading, publishing, restarting and ending an `arlo` model under load, and refused loads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.server
 
 
 def publish_again(entry: ModelEntry) -> int:
-    """The newest version's content as a new version."""
+    """Publish the newest version's files as a new version; return its number."""
     latest = entry.latest()
     assert latest is not None
     staging = entry.new_staging()
@@ -43,7 +43,7 @@ def publish_again(entry: ModelEntry) -> int:
 
 
 async def ask_until(url: str, done: Callable[[], bool], at_least: int) -> tuple[int, list[str]]:
-    """Eight queries in flight until `done` and `at_least` were sent; how many, and what failed."""
+    """Keep eight queries in flight until `done` and `at_least` were sent; return their number and the failures."""
     sent, failures = 0, list[str]()
     texts = make_texts(64, seed=9)
     async with AsyncClient(url, timeout_s=30) as client:
@@ -62,9 +62,9 @@ async def ask_until(url: str, done: Callable[[], bool], at_least: int) -> tuple[
 
 
 def served_again_after_a_kill(server: ServedByTidal) -> bool:
-    """Kill the model's process and wait for its return; not where tritonserver 2.51 itself ended.
+    """Kill the model's process and wait until it serves again; return False where tritonserver itself ended.
 
-    Which it does where the process held a lock of both when it died, see docs/explanation/reliability.md.
+    tritonserver 2.51 ends when the process held a lock that they share, see docs/explanation/reliability.md.
     """
     before = [stub.pid for stub in live_stubs(server.state.server_pid) if stub.model == "tiny"]
     assert before
@@ -90,7 +90,7 @@ def test_publish_reload_and_a_killed_process_under_tidal_serve(built: Built, tmp
     entry = ModelEntry(tmp_path / "tiny")
     with tidal_serve(tmp_path) as server:
         finished = threading.Event()
-        said: list[str] = []
+        outputs: list[str] = []
 
         def publish() -> None:
             try:
@@ -100,7 +100,7 @@ def test_publish_reload_and_a_killed_process_under_tidal_serve(built: Built, tmp
                     command += ["--server", server.state.http]
                     env = {**os.environ, "TIDAL_ADMIN_KEY": server.state.key or ""}
                     result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
-                    said.append(f"{result.returncode} {result.stdout} {result.stderr}")
+                    outputs.append(f"{result.returncode} {result.stdout} {result.stderr}")
             finally:
                 finished.set()
 
@@ -108,7 +108,7 @@ def test_publish_reload_and_a_killed_process_under_tidal_serve(built: Built, tmp
         thread.start()
         sent, failures = asyncio.run(ask_until(server.grpc, finished.is_set, 1000))
         thread.join()
-        assert all(line.startswith("0 ") for line in said), said
+        assert all(line.startswith("0 ") for line in outputs), outputs
         assert sent >= 1000
         assert failures == []
         assert {row.version for row in server.control.index() if row.state == "READY"} == {4}
@@ -144,7 +144,7 @@ def test_work_in_flight_is_answered_when_the_server_ends(built: Built, tmp_path:
     assert server.processes() == []
 
 
-def test_unload_answers_what_was_accepted(built: Built, tmp_path: Path) -> None:
+def test_unload_answers_accepted_requests(built: Built, tmp_path: Path) -> None:
     built.copy(tmp_path, "tiny")
     with running_server(tmp_path) as server, Client(f"grpc://{server.grpc}") as client:
         client.classify("tiny", "good")
@@ -174,13 +174,13 @@ def strict_server(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def strict(strict_server: RunningServer) -> Iterator[RunningServer]:
-    """A server of the model `good`; `bad` is gone from its repository after each test."""
+    """A server of the model `good`; each test adds a model `bad`, which is removed after it."""
     yield strict_server
     shutil.rmtree(strict_server.repository / "bad")
 
 
 class TestRefusedAtLoad:
-    """Each with a sentence that says what to do, and the server keeps serving the others."""
+    """Errors say what to do, and the server keeps serving other models."""
 
     def check(self, server: RunningServer, message: str) -> None:
         with Client(f"grpc://{server.grpc}") as client:

@@ -1,4 +1,4 @@
-"""What clients of an `arlo` model notice of a killed Python stub and of publishes, under `tidal serve`."""
+"""Requests to an `arlo` model under `tidal serve` while versions are published and Python stubs are killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidal_client import Client, RequestError
 
 pytestmark = pytest.mark.server
 
-# How long a model whose stub was killed may stay away from new requests on a machine that is not overloaded.
+# Seconds within which a model whose stub was killed serves again on a machine that is not overloaded.
 SERVED_AGAIN_S = 5.0
 CLIENT_TIMEOUT_S = 3.0
 
@@ -35,7 +35,7 @@ def ready(server: RunningServer, model: str) -> list[ModelState]:
 
 
 def in_flight(server: RunningServer, model: str) -> float:
-    """Queries that a model has accepted and not answered, as published."""
+    """Return the published number of queries that a model has accepted and not answered."""
     with urllib.request.urlopen(f"http://{server.state.metrics}/metrics", timeout=10) as response:
         lines = response.read().decode().splitlines()
     found = (line for line in lines if line.startswith("tidal_arlo_in_flight_queries{") and f'model="{model}"' in line)
@@ -44,7 +44,7 @@ def in_flight(server: RunningServer, model: str) -> float:
 
 @pytest.fixture(scope="module")
 def repository(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`tiny` to publish; `grpc` and `http` to kill, each under clients of that protocol; `other` to leave alone."""
+    """`tiny` is published again; `grpc` and `http` are killed under clients of that protocol; `other` is left alone."""
     folder = tmp_path_factory.mktemp("outages")
     for name in ("tiny", "grpc", "http", "other"):
         built.copy(folder, name)
@@ -53,7 +53,7 @@ def repository(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[RunningServer]:
-    """Requests that a killed stub took along count as in flight at the end, so the end gets little time."""
+    """tritonserver counts requests of a killed stub as in flight, so its shutdown gets little time."""
     with tidal_serve(repository, "--exit-timeout", "3") as running:
         yield running
 
@@ -82,7 +82,7 @@ def test_no_request_over_http_fails_while_versions_are_published(server: Running
 
 
 def skip_if_aborted(server: RunningServer) -> None:
-    """tritonserver itself aborts (boost's lock_exception) when a stub dies with a lock that the two share."""
+    """Skip where tritonserver itself aborted (boost's lock_exception): the stub held a lock that they share."""
     if not psutil.pid_exists(server.state.server_pid):
         pytest.skip("tritonserver aborted: the kill came while the stub held a lock that it shares with the server")
 
@@ -94,8 +94,8 @@ def test_a_stub_killed_with_requests_in_flight(server: RunningServer, protocol: 
     texts = make_texts(64, seed=6)
     killed, over = threading.Event(), threading.Event()
 
-    def ask_the_killed() -> str:
-        """Ask until the kill; how the last request ended."""
+    def query_killed() -> str:
+        """Send requests until the kill; return the status of the last."""
         while True:
             try:
                 client.classify_many(model, texts, outputs=["label"])
@@ -104,9 +104,9 @@ def test_a_stub_killed_with_requests_in_flight(server: RunningServer, protocol: 
             if killed.is_set():
                 return "OK"
 
-    def ask_the_other() -> int:
+    def query_other() -> int:
         count = 0
-        while not over.wait(0.05):  # often enough to notice harm, and little work beside a restart
+        while not over.wait(0.05):  # often enough to notice failures, without delaying the restart
             assert bystander.classify("other", texts[count % 64]).label
             count += 1
         return count
@@ -124,19 +124,19 @@ def test_a_stub_killed_with_requests_in_flight(server: RunningServer, protocol: 
         ThreadPoolExecutor(17) as pool,
     ):
         before = client.classify(model, texts[0])
-        other = pool.submit(ask_the_other)
-        asking = [pool.submit(ask_the_killed) for _ in range(16)]
+        other = pool.submit(query_other)
+        asking = [pool.submit(query_killed) for _ in range(16)]
         try:
             assert until(lambda: in_flight(server, model) >= 64)
             (stub,) = [stub for stub in live_stubs(server.state.server_pid) if stub.model == model]
             psutil.Process(stub.pid).kill()
             killed.set()
-            # Starting Python anew is work for the processor: where others keep it busy, it takes longer in proportion.
+            # The restart of Python takes processor time, longer in proportion to the load of the machine.
             overload = max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
             if not until(serves, SERVED_AGAIN_S * overload):
                 skip_if_aborted(server)
                 pytest.fail("the killed model is not served again")
-            # The client's own timeout ends what nobody can answer any more.
+            # The client's timeout ends the requests that the stub had accepted.
             assert not wait(asking, 10 * CLIENT_TIMEOUT_S).not_done
         finally:
             killed.set()

@@ -1,4 +1,4 @@
-"""A partitioned model that is published with other labels, outputs and lengths, under HTTP and gRPC traffic."""
+"""New versions of a partitioned model with other labels, outputs and lengths, under HTTP and gRPC traffic."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ATTENTION = ',\n  { name: "attention_received" data_type: TYPE_FP32 dims: [ -1 ]
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two classifiers of other weights and other labels."""
+    """Two classifiers with different weights and labels."""
     folder = tmp_path_factory.mktemp("sources")
     return {
         name: make_tiny_classifier(folder / name, max_position=LONGEST, labels=labels, seed=seed)
@@ -48,7 +48,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def expected(sources: Mapping[str, Path]) -> dict[str, dict[str, str]]:
-    """By source, the unmodified model's label for each of some texts; only where it is sure of it."""
+    """The unmodified models' labels of texts, by source; without texts whose two best labels are close."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -62,9 +62,9 @@ def expected(sources: Mapping[str, Path]) -> dict[str, dict[str, str]]:
             first, second = logits.topk(2).values
             if first - second > 0.05:
                 labels[name][text] = LABELS[name][int(logits.argmax())]
-    sure = [text for text in labels["old"] if text in labels["new"]]
-    assert len(sure) > 32
-    return {name: {text: results[text] for text in sure} for name, results in labels.items()}
+    clear = [text for text in labels["old"] if text in labels["new"]]
+    assert len(clear) > 32
+    return {name: {text: results[text] for text in clear} for name, results in labels.items()}
 
 
 def build(repository: Path, source: Path, lengths: list[int], *, attention: bool) -> None:
@@ -72,7 +72,7 @@ def build(repository: Path, source: Path, lengths: list[int], *, attention: bool
     spec = {"kind": "arlo", "name": "tiny", "model": str(source), "lengths": lengths, "max_batch": 1}
     spec |= {"outputs": outputs, "placement": "partitioned", "slo_ms": 2000}
     build_arlo(parse_spec(spec, "test"), repository, spec_file=Path("tiny.yaml"), force=True)
-    # It is the operator's, who names the outputs that the model gives.
+    # An existing config.pbtxt is kept, so its outputs are edited as an operator does.
     config = repository / "tiny" / "config.pbtxt"
     text = config.read_text().replace(ATTENTION, "")
     if attention:
@@ -82,7 +82,7 @@ def build(repository: Path, source: Path, lengths: list[int], *, attention: bool
 
 @pytest.fixture(scope="module")
 def repository(sources: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`tiny` from the old source, with two instances of its middle runtime by its allocation alone."""
+    """`tiny` from the old source; its allocation has two instances of the middle runtime."""
     folder = tmp_path_factory.mktemp("changed") / "models"
     build(folder, sources["old"], [16, 32, LONGEST], attention=True)
     write_allocation(folder / "tiny", make_allocation({16: 1, 32: 2, LONGEST: 1}))
@@ -96,7 +96,7 @@ def server(repository: Path) -> Iterator[RunningServer]:
 
 
 class Traffic:
-    """Queries over HTTP and gRPC, four each at a time, while a block runs; whose answers came, and what was wrong."""
+    """Sends queries over HTTP and gRPC, four each at a time, while a block runs; counts answers by source."""
 
     def __init__(self, server: RunningServer, expected: Mapping[str, Mapping[str, str]]) -> None:
         self.answered: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class Traffic:
     def __enter__(self) -> Traffic:
         for thread in self._threads:
             thread.start()
-        assert self.goes_on()
+        assert self.continues()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -117,8 +117,8 @@ class Traffic:
         for thread in self._threads:
             thread.join()
 
-    def goes_on(self) -> bool:
-        """Whether a hundred more queries are answered."""
+    def continues(self) -> bool:
+        """Wait for a hundred more answers; return whether they arrive."""
         aim = self.answered.total() + 100
         return until(lambda: self.answered.total() >= aim)
 
@@ -130,9 +130,9 @@ class Traffic:
         async with AsyncClient(url, timeout_s=40) as client:
 
             async def one(first: int) -> None:
-                place = first
+                position = first
                 while not self._done.is_set():
-                    text, place = texts[place % len(texts)], place + 7
+                    text, position = texts[position % len(texts)], position + 7
                     try:
                         answer = await client.classify("tiny", text, outputs=["label", "max_length"])
                     except RequestError as error:
@@ -148,7 +148,7 @@ class Traffic:
 
 
 def serving(server: RunningServer) -> dict[str, list[int]]:
-    """Versions that serve, of `tiny` and its runtimes."""
+    """Return the versions that serve, of `tiny` and its runtime models."""
     found: dict[str, list[int]] = {}
     for row in server.control.index():
         if row.state == "READY":
@@ -157,7 +157,7 @@ def serving(server: RunningServer) -> dict[str, list[int]]:
 
 
 def instances(server: RunningServer, version: int, lengths: list[int]) -> dict[int, int]:
-    """Instances that the runtimes' models have been asked for."""
+    """Return the configured instances of the runtime models, by length."""
     return {n: instance_count(server.control.config(runtime_model("tiny", n), version)) for n in lengths}
 
 
@@ -169,7 +169,7 @@ def stub_versions(server: RunningServer) -> set[int]:
     return {stub.version for stub in live_stubs(server.state.server_pid)}
 
 
-def test_other_labels_and_less_outputs(
+def test_other_labels_and_fewer_outputs(
     server: RunningServer, repository: Path, sources: Mapping[str, Path], expected: Mapping[str, Mapping[str, str]]
 ) -> None:
     lengths = [16, 32, LONGEST]
@@ -177,7 +177,7 @@ def test_other_labels_and_less_outputs(
     with Traffic(server, expected) as traffic:
         assert set(traffic.answered) == {"old"}
         results = reload(server.control, repository, "tiny")
-        assert traffic.goes_on()
+        assert traffic.continues()
     assert traffic.failures == []
     assert set(traffic.answered) == {"old", "new"}
     assert results.splitlines()[0] == "tiny: version 2 serves now, version 1 before"
@@ -198,10 +198,10 @@ def test_other_lengths_and_more_outputs(
         with pytest.raises(InvalidArgument, match="tidal models allocate tiny 24=COUNT 64=COUNT"):
             reload(server.control, repository, "tiny")
         write_wanted(repository, partitioned_model(repository, "tiny"), {24: 2, LONGEST: 1})
-        assert traffic.goes_on()
+        assert traffic.continues()
         assert set(traffic.answered) == {"new"}
         results = reload(server.control, repository, "tiny")
-        assert traffic.goes_on()
+        assert traffic.continues()
     assert traffic.failures == []
     assert set(traffic.answered) == {"old", "new"}
     assert set(traffic.lengths) == {16, 24, 32, LONGEST}
@@ -220,7 +220,7 @@ def test_a_version_that_does_not_load(
     build(repository, sources["new"], lengths, attention=True)
     folder = repository / runtime_model("tiny", LONGEST) / "4"
     weights = next((folder / "engines").rglob("*.bin"))
-    weights.unlink()  # else it is the front's file too
+    weights.unlink()  # it is a hard link to the front's file
     weights.write_bytes(b"x")
     with Traffic(server, expected) as traffic:
         for _ in range(2):
@@ -228,12 +228,12 @@ def test_a_version_that_does_not_load(
                 reload(server.control, repository, "tiny")
         assert serving(server) == only(3, lengths)
         assert until(lambda: stub_versions(server) == {3})
-        assert traffic.goes_on()
+        assert traffic.continues()
         assert set(traffic.answered) == {"old"}
         front = ModelEntry(repository / "tiny")
         restore_runtime_models(front, load_arlo_manifest(front.version_dir(4)), 4)
         reload(server.control, repository, "tiny")
-        assert traffic.goes_on()
+        assert traffic.continues()
     assert traffic.failures == []
     assert set(traffic.answered) == {"old", "new"}
     assert serving(server) == only(4, lengths)

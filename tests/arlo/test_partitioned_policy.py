@@ -1,4 +1,4 @@
-"""The partitioned policy around Algorithm 1: running, deadlines, changes of instances, and what always holds."""
+"""The partitioned policy around Algorithm 1: running, deadlines, changes of instances, requeueing, invariants."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tidal.errors import InvalidArgument
 
 
 def simple(instances: list[int], **more: float) -> PartitionedPolicy:
-    """Runtimes of 32, 64 and 128 tokens that take 10, 20 and 40 ms; capacities 40, 20 and 10."""
+    """Return a policy over runtimes of 32, 64 and 128 tokens that take 10, 20 and 40 ms; capacities 40, 20 and 10."""
     return PartitionedPolicy([32, 64, 128], [0.01, 0.02, 0.04], 0.4, instances, **more)  # type: ignore[arg-type]
 
 
 class TestRunning:
-    def test_an_instance_runs_its_own_queue_in_order_of_arrival_one_at_a_time(self) -> None:
+    def test_an_instance_runs_one_query_at_a_time_in_order_of_arrival(self) -> None:
         policy = simple([0, 0, 1])
         queries = [ArloQuery(10, t) for t in (2.0, 0.0, 1.0)]
         for query in queries:
@@ -30,7 +30,7 @@ class TestRunning:
         assert policy.can_start
         assert start(policy).queries == [queries[2]]
 
-    def test_an_idle_instance_leaves_the_queue_of_another_alone(self) -> None:
+    def test_an_idle_instance_does_not_run_the_queue_of_another(self) -> None:
         policy = simple([1, 0, 1])
         for _ in range(5):
             policy.submit(ArloQuery(10, 0.0))
@@ -46,13 +46,13 @@ class TestRunning:
         assert policy.next_batch(0.0) is None
         assert policy.outstanding == [4, 0, 0]
 
-    def test_a_query_that_nobody_can_take_is_refused(self) -> None:
+    def test_a_query_longer_than_every_runtime_is_refused(self) -> None:
         policy = simple([1, 1, 1])
         with pytest.raises(InvalidArgument, match="129 tokens; the longest runtime accepts 128"):
             policy.submit(ArloQuery(129, 0.0))
         assert len(policy) == 0
 
-    def test_clear_forgets_what_waits_and_keeps_what_runs(self) -> None:
+    def test_clear_drops_waiting_queries_and_keeps_running_ones(self) -> None:
         policy = simple([1, 0, 1])
         for length in (10, 10, 100):
             policy.submit(ArloQuery(length, 0.0, 9.0))
@@ -65,7 +65,7 @@ class TestRunning:
 
 
 class TestDeadlines:
-    def test_what_its_instance_cannot_make_is_taken_out_once(self) -> None:
+    def test_a_query_that_would_miss_its_deadline_is_expired_once(self) -> None:
         policy = simple([1, 0, 1])
         tight, fine = ArloQuery(100, 0.0, deadline=0.039), ArloQuery(10, 0.0, deadline=0.039)
         policy.submit(tight)
@@ -76,7 +76,7 @@ class TestDeadlines:
         assert start(policy).queries == [fine]
         assert policy.next_batch(0.0) is None
 
-    def test_a_quicker_instance_after_a_change_of_allocation_saves_a_query(self) -> None:
+    def test_a_faster_instance_after_a_new_allocation_meets_the_deadline(self) -> None:
         policy = simple([0, 1, 1])
         busy, query = ArloQuery(60, 0.0), ArloQuery(10, 0.0, deadline=0.05)
         policy.submit(busy)
@@ -86,7 +86,7 @@ class TestDeadlines:
         assert policy.expired(0.035) == []
         assert start(policy).queries == [query]
 
-    def test_deadlines_of_finished_queries_do_not_pile_up(self) -> None:
+    def test_deadlines_of_finished_queries_are_removed(self) -> None:
         policy = simple([1, 0, 1])
         for i in range(2000):
             policy.submit(ArloQuery(10, i * 1e-3, deadline=1e6))
@@ -96,7 +96,7 @@ class TestDeadlines:
 
 class TestAllocation:
     @pytest.mark.parametrize("instances", [[1, 1], [1, 1, 1, 1], [1, 1, 0], [-1, 1, 1]])
-    def test_what_does_not_fit_is_refused(self, instances: list[int]) -> None:
+    def test_invalid_allocations_are_refused(self, instances: list[int]) -> None:
         with pytest.raises(InvalidArgument, match="at least 1 for the longest"):
             simple(instances)
         policy = simple([1, 1, 1])
@@ -104,7 +104,7 @@ class TestAllocation:
             policy.allocate(instances)
         assert policy.instances == [1, 1, 1]
 
-    def test_one_that_leaves_finishes_what_it_runs_and_gives_the_rest_away_in_order(self) -> None:
+    def test_a_removed_instance_finishes_its_query_and_the_rest_is_dispatched_again(self) -> None:
         policy = simple([1, 1, 1])
         queries = [ArloQuery(10, float(t)) for t in range(4)]
         for query in queries:
@@ -125,7 +125,7 @@ class TestAllocation:
             policy.finished(batch)
         assert order[:3] == queries[1:]
 
-    def test_one_that_runs_nothing_leaves_at_once_and_the_least_loaded_goes(self) -> None:
+    def test_the_least_loaded_instance_is_removed_at_once_if_idle(self) -> None:
         policy = simple([2, 0, 1])
         policy.submit(ArloQuery(10, 0.0))
         busy = start(policy)
@@ -135,7 +135,7 @@ class TestAllocation:
         policy.submit(ArloQuery(10, 0.0))
         assert start(policy).lane == busy.lane
 
-    def test_one_that_was_leaving_stays_when_it_is_wanted_again(self) -> None:
+    def test_an_instance_that_is_added_again_while_draining_stays(self) -> None:
         policy = simple([1, 0, 1])
         policy.submit(ArloQuery(10, 0.0))
         running = start(policy)
@@ -147,7 +147,7 @@ class TestAllocation:
         policy.finished(running)
         assert start(policy).lane == running.lane
 
-    def test_new_instances_are_used_and_have_numbers_of_their_own(self) -> None:
+    def test_new_instances_are_used_and_have_new_lanes(self) -> None:
         policy = simple([0, 0, 1])
         lanes = set()
         for instances in ([1, 0, 1], [0, 0, 1], [1, 0, 1]):
@@ -161,7 +161,7 @@ class TestAllocation:
 
 
 class TestRequeue:
-    def test_another_instance_runs_it_first_and_the_failed_one_is_left_alone(self) -> None:
+    def test_another_instance_runs_it_first(self) -> None:
         policy = simple([2, 0, 1])
         queries = [ArloQuery(10, float(t)) for t in range(4)]
         for query in queries:
@@ -186,7 +186,7 @@ class TestRequeue:
         policy.submit(ArloQuery(10, 0.0))
         assert policy.outstanding == [1, 0, 2]
 
-    def test_it_waits_for_the_only_one_that_can_take_it(self) -> None:
+    def test_it_waits_for_the_only_instance_that_fits(self) -> None:
         policy = simple([1, 0, 1])
         policy.submit(ArloQuery(100, 0.0))
         failed = start(policy)
@@ -196,7 +196,7 @@ class TestRequeue:
         policy.finished(failed)
         assert start(policy).queries == failed.queries
 
-    def test_one_that_leaves_meanwhile_is_gone_when_finished(self) -> None:
+    def test_an_instance_removed_meanwhile_ends_when_finished(self) -> None:
         policy = simple([1, 0, 1])
         policy.submit(ArloQuery(10, 0.0))
         failed = start(policy)
@@ -220,14 +220,14 @@ _EVENTS = st.lists(
 
 
 @given(events=_EVENTS)
-@settings(max_examples=400, deadline=None)
-def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
+@settings(max_examples=150, deadline=None)
+def test_no_query_is_lost_duplicated_or_dispatched_to_a_shorter_runtime(
     events: list[tuple[str, int, float | None]],
 ) -> None:
     policy = simple([1, 1, 1])
     submitted: list[ArloQuery] = []
     left: list[ArloQuery] = []
-    running: list[ArloBatch] = []  # those that run, and those whose queries were requeued
+    running: list[ArloBatch] = []  # `held`: batches whose queries were requeued
     held: list[ArloBatch] = []
     now, wanted = 0.0, [1, 1, 1]
 
@@ -298,7 +298,7 @@ def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
     assert len(left) == len(submitted)
 
 
-def test_any_queue_is_dispatched_to_a_runtime_that_fits_even_when_all_are_full() -> None:
+def test_queries_fit_their_runtime_when_all_are_full() -> None:
     policy = simple([1, 1, 1])
     for length in (10, 50, 100) * 200:
         assert (32, 64, 128)[take(policy, length)] >= length

@@ -1,4 +1,4 @@
-"""A partitioned model on a real `tidal serve`: answers, changes of allocation, publishes and deaths under load."""
+"""A partitioned model under `tidal serve`: answers, and new allocations, new versions and crashes under load."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def repository(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`tiny`, and the same as `hasty`: a stream with an SLO so short that one query fills an instance."""
+    """`tiny`, and a copy `hasty` with an SLO so short that one query fills an instance."""
     folder = tmp_path_factory.mktemp("partitioned") / "models"
     spec = {"kind": "arlo", "name": "tiny", "model": str(source), "lengths": list(LENGTHS), "max_batch": 1}
     spec |= {"outputs": ["logits", "attention_received"], "placement": "partitioned", "slo_ms": 2000}
     build_arlo(parse_spec(spec, "test"), folder, spec_file=Path("tiny.yaml"))
-    copy_family(folder, "tiny", "hasty", slo_ms=0.001)
+    copy_partitioned(folder, "tiny", "hasty", slo_ms=0.001)
     return folder
 
 
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[RunningServer]:
-    # A killed instance's last query is counted by tritonserver to its end, which then takes the whole of this.
+    # tritonserver counts the last query of a killed instance as in flight, so its shutdown takes all of this time.
     with tidal_serve(repository, "--exit-timeout", "5") as running:
         yield running
 
@@ -95,8 +95,8 @@ def reference(source: Path) -> Callable[[str], np.ndarray[Any, Any]]:
     return logits
 
 
-def copy_family(repository: Path, name: str, copy: str, *, slo_ms: object) -> None:
-    """A partitioned model under another name, with an SLO of its own."""
+def copy_partitioned(repository: Path, name: str, copy: str, *, slo_ms: object) -> None:
+    """Copy a partitioned model under another name, with another SLO."""
     for folder in (name, *(runtime_model(name, length) for length in LENGTHS)):
         target = repository / folder.replace(name, copy, 1)
         shutil.copytree(repository / folder, target)
@@ -108,7 +108,7 @@ def copy_family(repository: Path, name: str, copy: str, *, slo_ms: object) -> No
 
 
 def publish_again(repository: Path, name: str) -> int:
-    """The newest version's content as a new version of the whole family, the front last."""
+    """Publish the newest version of the front and its runtime models again, the front last; return its number."""
     version = max(int(path.name) for path in (repository / name).iterdir() if path.name.isdigit())
     for folder in (*(repository / runtime_model(name, length) for length in LENGTHS), repository / name):
         shutil.copytree(folder / str(version), folder / str(version + 1))
@@ -124,13 +124,13 @@ def change_instances(server: RunningServer, model: str, instances: dict[int, int
 
 
 def metric(server: RunningServer, family: str, model: str, **labels: str) -> float:
-    """Sum of a family's series of a model, as published."""
+    """Return the sum of a model's published series of a family."""
     with urllib.request.urlopen(f"http://{server.state.metrics}/metrics", timeout=10) as response:
         return published(response.read().decode(), family, model=model, **labels)
 
 
 def used(server: RunningServer, model: str) -> dict[int, int]:
-    """Instances that a model's newest served version uses, by length."""
+    """Return the number of instances that a model's newest served version uses, by length."""
     versions = used_instances(server.state.metrics, model)
     return versions[max(versions)]
 
@@ -145,7 +145,7 @@ def log_text(server: RunningServer) -> str:
 
 
 class Traffic:
-    """Queries of all lengths, eight at a time, while a block runs; then how many, and what failed."""
+    """Sends queries of all lengths, eight at a time, while a block runs; counts them and collects failures."""
 
     def __init__(self, server: RunningServer, model: str) -> None:
         self.sent = 0
@@ -198,7 +198,7 @@ class TestAnswers:
             alone = [client.classify("tiny", text) for text in texts]
         np.testing.assert_allclose([a.logits for a in together], [a.logits for a in alone], atol=1e-4)  # type: ignore[arg-type]
 
-    def test_an_instance_model_answers_for_itself_too(self, server: RunningServer) -> None:
+    def test_a_runtime_model_can_be_queried_directly(self, server: RunningServer) -> None:
         ids = np.ones((1, 32), np.int64)
         with Client(server.grpc) as client:
             outputs = client.infer(
@@ -216,19 +216,19 @@ class TestAnswers:
 class TestStreams:
     """Two models share the server; each is dispatched by its own SLO."""
 
-    def test_a_stream_is_demoted_when_its_own_slo_is_at_stake(self, server: RunningServer) -> None:
+    def test_queries_are_demoted_by_the_slo_of_their_own_model(self, server: RunningServer) -> None:
         short = ["good song"] * 24
         with Client(server.grpc) as client:
             calm = [answer.max_length for answer in client.classify_many("tiny", short)]
             hasty = [answer.max_length for answer in client.classify_many("hasty", short)]
-        # 2 s are enough for far more than 24 of them: nobody is demoted.
+        # 2 s suffice for far more than 24 of them: none is demoted.
         assert set(calm) == {16}
-        # One fills an instance: the first three take one each, the others find all congested and go to the first.
+        # One query fills an instance: the first three use one each, the others find all congested and use the first.
         assert {n: hasty.count(n) for n in LENGTHS} == {16: 22, 32: 1, 64: 1}
         assert until(lambda: metric(server, "tidal_arlo_demoted_queries_total", "hasty") >= 2)
         assert metric(server, "tidal_arlo_demoted_queries_total", "tiny") == 0
 
-    def test_they_run_side_by_side(self, server: RunningServer) -> None:
+    def test_both_answer_under_load(self, server: RunningServer) -> None:
         with Traffic(server, "tiny") as one, Traffic(server, "hasty") as other:
             assert until(lambda: min(one.sent, other.sent) > 200)
         assert one.failures == other.failures == []
@@ -256,12 +256,12 @@ class TestAllocation:
                 file.write_text(broken)
                 assert until(lambda n=counted: log_text(server).count("the allocation stays at [1, 1, 1]") > n)  # type: ignore[misc]
                 assert client.classify("hasty", "good").label
-            time.sleep(0.6)  # two more looks
+            time.sleep(0.6)  # two more polls of the file
             assert log_text(server).count("the allocation stays at [1, 1, 1]") == counted + 1
             file.unlink()
             assert used(server, "hasty") == {16: 1, 32: 1, 64: 1}
 
-    def test_a_publish_under_load_fails_nobody(self, server: RunningServer, repository: Path) -> None:
+    def test_a_publish_under_load_fails_no_query(self, server: RunningServer, repository: Path) -> None:
         with Traffic(server, "tiny") as traffic:
             version = publish_again(repository, "tiny")
             reload(server.control, repository, "tiny")
@@ -274,10 +274,10 @@ class TestFailures:
     # tritonserver aborts when the killed process held a lock in the memory that they share: 6 of 67 kills under load.
     @pytest.mark.flaky(reruns=2)
     def test_a_killed_instance_costs_no_query(self, own_server: RunningServer) -> None:
-        """The front keeps the query that died with it; `tidal serve` brings the instance back."""
+        """The front requeues the query that the instance ran; `tidal serve` restarts the instance."""
         for length in (LENGTHS[0], LENGTHS[-1]):
             model = runtime_model("tiny", length)
-            # Those of the version before may still be leaving.
+            # Instances of the previous version may still be ending.
             assert until(lambda m=model: len(stub_pids(own_server, m)) == 1)  # type: ignore[misc]
             (before,) = stub_pids(own_server, model)
             with Traffic(own_server, "tiny") as traffic:
@@ -312,7 +312,7 @@ class TestFailures:
 
 
 def test_work_in_flight_is_answered_when_the_server_ends(repository: Path, tmp_path: Path) -> None:
-    """Its instances are unreachable from then on: queries that have not run fail at once."""
+    """The runtime models are unreachable from then on: queries that have not run fail at once."""
     for name in ("tiny", *(runtime_model("tiny", length) for length in LENGTHS)):
         shutil.copytree(repository / name, tmp_path / name)
     texts = make_texts(64, seed=4)

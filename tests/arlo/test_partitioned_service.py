@@ -1,4 +1,4 @@
-"""The partitioned service without a server: instances that cannot run, versions and allocations that change."""
+"""The partitioned service without a server: unavailable instances, changes of versions and allocations."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def make_manifest(*, tokenizer_sha: str = "a", labels: tuple[str, ...] = ("no", 
 
 
 class Tokenizer:
-    """What reading ids needs of a tokenizer."""
+    """The attributes of a tokenizer that requests of token ids need."""
 
     vocab_size, max_length = 100, 64
 
@@ -140,7 +140,7 @@ def answered(*requests: Request) -> bool:
     return until(lambda: all(request.answered for request in requests))
 
 
-class TestInstancesThatCannotRun:
+class TestUnavailableInstances:
     def test_another_runtime_serves_the_query(self, tmp_path: Path) -> None:
         metrics = Metrics("arlo")
         request = Request(10)
@@ -150,7 +150,7 @@ class TestInstancesThatCannotRun:
         assert request.ran_on == 32
         assert metrics.counter("put_back_queries_total", "", runtime="16").value == 1
 
-    def test_the_only_one_that_fits_is_tried_again_until_it_runs(self, tmp_path: Path) -> None:
+    def test_the_only_runtime_that_fits_is_retried(self, tmp_path: Path) -> None:
         runner = Instances(lambda _, call: gone() if call <= 5 else None)
         request = Request(60)
         with running(tmp_path, runner) as service:
@@ -159,7 +159,7 @@ class TestInstancesThatCannotRun:
         assert request.ran_on == 64
         assert runner.calls == 6
 
-    def test_a_query_that_processes_die_of_is_given_up(self, tmp_path: Path) -> None:
+    def test_a_query_that_crashes_processes_fails_after_three_attempts(self, tmp_path: Path) -> None:
         runner = Instances(lambda _, call: gone(died=True) if call <= 3 else None)
         poison, other = Request(60), Request(60)
         with running(tmp_path, runner) as service:
@@ -171,7 +171,7 @@ class TestInstancesThatCannotRun:
         assert "the process to run this query crashed or was down 3 times" in str(poison.error)
         assert other.ran_on == 64
 
-    def test_an_engines_own_error_is_the_querys_alone(self, tmp_path: Path) -> None:
+    def test_an_engine_error_fails_its_query_only(self, tmp_path: Path) -> None:
         errors = {1: ValueError("odd"), 2: Unavailable("the server ends"), 3: InvalidArgument("too long")}
         runner = Instances(lambda _, call: errors.get(call))
         requests = [Request(60) for _ in range(4)]
@@ -183,7 +183,7 @@ class TestInstancesThatCannotRun:
         assert str(requests[0].error) == "the engine failed: odd"
         assert runner.calls == 4
 
-    def test_at_the_end_nothing_is_tried_for_long(self, tmp_path: Path) -> None:
+    def test_closing_ends_retries(self, tmp_path: Path) -> None:
         request = Request(60)
         with running(tmp_path, Instances(lambda *_: gone())) as service:
             service.submit([request])
@@ -192,7 +192,7 @@ class TestInstancesThatCannotRun:
 
 
 class TestAllocation:
-    def test_no_more_run_at_once_than_there_are_instances_while_these_change(self, tmp_path: Path) -> None:
+    def test_concurrency_follows_the_instances_during_a_change(self, tmp_path: Path) -> None:
         runner = Instances()
         runner.go.clear()
         requests = [Request(length) for length in (10, 30, 60) * 10]
@@ -211,7 +211,7 @@ class TestAllocation:
         assert runner.most == [2, 2, 1]
         assert not any(request.error for request in (*requests, *later))
 
-    def test_while_a_change_is_under_way_the_smaller_count_holds(self, tmp_path: Path) -> None:
+    def test_during_a_change_the_smaller_count_applies(self, tmp_path: Path) -> None:
         metrics = Metrics("arlo")
         with running(tmp_path, Instances(), (2, 1, 1), metrics=metrics):
             gauges = [metrics.gauge("instances", "", runtime=str(length)) for length in LENGTHS]
@@ -222,7 +222,7 @@ class TestAllocation:
             assert until(lambda: [gauge.value for gauge in gauges] == [1, 3, 1])
         assert [gauge.value for gauge in gauges] == [0, 0, 0]
 
-    def test_workers_come_and_leave_with_the_instances(self, tmp_path: Path) -> None:
+    def test_one_worker_per_instance(self, tmp_path: Path) -> None:
         def workers() -> int:
             return sum(thread.name == "m-worker" for thread in threading.enumerate())
 
@@ -248,8 +248,8 @@ class TestAllocation:
         assert watched.refresh()
         assert watched.instances == [1, 1, 1]
 
-    def test_a_longest_runtime_that_is_not_loaded_keeps_an_instance(self, tmp_path: Path) -> None:
-        """A policy without it would fail, and so would each start after it."""
+    def test_the_longest_runtime_keeps_an_instance(self, tmp_path: Path) -> None:
+        """Without it the policy would refuse the allocation, at every start."""
         with running(tmp_path, Instances(), (2, 1, 2)) as service:
             write_allocation(tmp_path, make_allocation({16: 1, 32: 1, 64: 2}, {16: 2, 32: 1, 64: 0}))
             assert until(lambda: service._policy.instances == [1, 1, 1])
@@ -258,7 +258,7 @@ class TestAllocation:
             assert answered(request)
         assert request.ran_on == 64
 
-    def test_counts_that_the_policy_cannot_take_change_nothing(
+    def test_an_allocation_that_the_policy_refuses_changes_nothing(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))
@@ -269,7 +269,7 @@ class TestAllocation:
         assert watched.instances == [2, 1, 1]
         assert "the longest runtime, 64, needs at least 1 instance, got 0" in caplog.text
 
-    def test_two_changes_within_one_tick_of_the_file_system_are_both_seen(self, tmp_path: Path) -> None:
+    def test_a_change_with_the_same_modification_time_is_read(self, tmp_path: Path) -> None:
         file = tmp_path / ALLOCATION_FILE
         write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))
         os.utime(file, ns=(0, 0))
@@ -279,9 +279,7 @@ class TestAllocation:
         assert watched.refresh()
         assert watched.instances == [1, 2, 1]
 
-    def test_a_start_after_a_failure_goes_by_the_file_as_it_is_now(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_restart_reads_the_current_allocation(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ArloManifest, "check", lambda *_: None)
         monkeypatch.setattr("tidal.arlo.loading.TextTokenizer", lambda *_, **__: Tokenizer())
         (tmp_path / "1").mkdir()
@@ -296,14 +294,14 @@ class TestAllocation:
         finally:
             service.close(5)
 
-    def test_at_the_start_a_broken_file_is_refused(self, tmp_path: Path) -> None:
+    def test_a_broken_file_is_refused_at_start(self, tmp_path: Path) -> None:
         (tmp_path / ALLOCATION_FILE).write_text('{"instances": {"16": 1}}')
         with pytest.raises(InvalidArgument, match="instances lacks 32, 64"):
             WatchedAllocation(make_context(tmp_path, outputs=OUTPUTS), LENGTHS)
 
 
 class Server:
-    """Models that serve one version each; notes who was asked for what."""
+    """Models that serve one version each; records the calls."""
 
     def __init__(self, serving: int) -> None:
         self.serving = serving
@@ -329,7 +327,7 @@ class Server:
 
 class TestVersions:
     def models(self, folder: Path, server: Server, *, version: int = 1, **others: ArloManifest) -> RuntimeModels:
-        """The instance models of a front of this version; `v2`, `v3` ... are published too."""
+        """Return the runtime models of a front of this version; `v2`, `v3` … are published too."""
         for name, manifest in {"v1": make_manifest(), **others}.items():
             (folder / name[1:]).mkdir()
             (folder / name[1:] / MANIFEST_FILE).write_text(manifest.model_dump_json())
@@ -340,7 +338,7 @@ class TestVersions:
         row = np.ones(length, np.int64)
         return models.run(0, 1, [TokenRow(row, row, row)], deadline)
 
-    def test_its_own_version_is_asked_with_padded_inputs(self, tmp_path: Path) -> None:
+    def test_the_own_version_is_called_with_padded_inputs(self, tmp_path: Path) -> None:
         server = Server(serving=1)
         assert set(self.ask(self.models(tmp_path, server, v2=make_manifest()))) == {"logits"}
         assert server.asked == [("m_len32", 1)]
@@ -350,7 +348,7 @@ class TestVersions:
         }
         assert server.inputs["attention_mask"].sum() == 10
 
-    def test_another_version_that_reads_and_names_the_same_is_taken_and_kept(self, tmp_path: Path) -> None:
+    def test_another_version_with_the_same_tokenizer_and_labels_is_used(self, tmp_path: Path) -> None:
         server = Server(serving=2)
         models = self.models(tmp_path, server, v2=make_manifest(), v3=make_manifest())
         self.ask(models)
@@ -358,13 +356,13 @@ class TestVersions:
         assert [version for _, version in server.asked] == [1, 3, 2, 2]
 
     @pytest.mark.parametrize("other", [make_manifest(tokenizer_sha="b"), make_manifest(labels=("yes", "no"))])
-    def test_a_version_that_means_something_else_is_not(self, tmp_path: Path, other: ArloManifest) -> None:
+    def test_a_version_with_another_tokenizer_or_labels_is_not_used(self, tmp_path: Path, other: ArloManifest) -> None:
         server = Server(serving=2)
         with pytest.raises(ModelUnavailable):
             self.ask(self.models(tmp_path, server, v2=other))
         assert server.asked == [("m_len32", 1)]
 
-    def test_what_remains_of_a_deadline_is_passed_on(self, tmp_path: Path) -> None:
+    def test_the_remaining_time_is_the_deadline_of_the_call(self, tmp_path: Path) -> None:
         server = Server(serving=1)
         models = self.models(tmp_path, server)
         self.ask(models, deadline=time.monotonic() + 5)

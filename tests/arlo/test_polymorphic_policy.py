@@ -13,7 +13,7 @@ from tidal.profiles import LatencyProfile
 
 
 def make_profile(per_token_ms: float = 0.1, fixed_ms: float = 1.0, gain: float = 1.0) -> LatencyProfile:
-    """latency = fixed + per_token × length × batch^gain."""
+    """Return a profile with latency = fixed + per_token × length × batch^gain."""
     lengths, batches = (8, 16, 32, 64, 128), (1, 2, 4, 8, 16)
     grid = tuple(tuple(fixed_ms + per_token_ms * n * b**gain for b in batches) for n in lengths)
     return LatencyProfile(lengths=lengths, batches=batches, median_ms=grid, p95_ms=grid, threads=1)
@@ -23,7 +23,7 @@ def make_policy(profile: LatencyProfile, *, dynamic: bool = True, service_weight
     return PolymorphicPolicy((32, 64, 128), profile, dynamic=dynamic, max_batch=16, service_weight=service_weight)
 
 
-# A profile on which batching gains nothing at all, so that every batch is one query and the order shows.
+# A profile on which batching gains nothing: every batch is one query.
 NO_GAIN = make_profile(fixed_ms=1e-6)
 
 
@@ -43,22 +43,22 @@ class TestOrder:
             policy.submit(query)
         assert [q for batch in drain(policy) for q in batch] == queries
 
-    def test_short_overtakes_a_long_one_that_came_just_before(self) -> None:
-        # service: 128 tokens 12.8 ms, 8 tokens 0.8 ms; weight 10: the long one is held back 120 ms more.
+    def test_a_short_query_overtakes_a_recent_long_one(self) -> None:
+        # service: 128 tokens 12.8 ms, 8 tokens 0.8 ms; weight 10: the key of the long one is 120 ms later.
         policy = make_policy(NO_GAIN)
         long, short = ArloQuery(128, 0.0), ArloQuery(8, 0.119)
         policy.submit(long)
         policy.submit(short)
         assert [q for batch in drain(policy) for q in batch] == [short, long]
 
-    def test_nobody_is_overtaken_after_the_bound(self) -> None:
+    def test_an_older_long_query_is_not_overtaken(self) -> None:
         policy = make_policy(NO_GAIN)
         long, short = ArloQuery(128, 0.0), ArloQuery(8, 0.121)
         policy.submit(short)
         policy.submit(long)
         assert [q for batch in drain(policy) for q in batch] == [long, short]
 
-    def test_a_deadline_brings_a_query_forward(self) -> None:
+    def test_a_query_with_a_close_deadline_runs_first(self) -> None:
         policy = make_policy(NO_GAIN)
         short, urgent = ArloQuery(8, 0.0), ArloQuery(128, 0.0, deadline=0.0129)
         policy.submit(short)
@@ -73,13 +73,13 @@ class TestBatches:
             policy.submit(ArloQuery(16, 0.0))
         assert [len(b) for b in drain(policy)] == [1] * 6
 
-    def test_a_free_ride_is_taken(self) -> None:
+    def test_a_batch_at_no_cost_takes_all(self) -> None:
         policy = make_policy(make_profile(gain=0.0))
         for _ in range(6):
             policy.submit(ArloQuery(16, 0.0))
         assert [len(b) for b in drain(policy)] == [6]
 
-    def test_a_pair_shares_only_when_that_is_nearly_free_and_a_crowd_takes_any_gain(self) -> None:
+    def test_a_long_queue_batches_at_a_gain_that_a_pair_does_not(self) -> None:
         profile = make_profile(fixed_ms=0.2, gain=1.0)  # 16 tokens: 1.8 ms alone, 1.7 ms each in a pair
         pair, crowd = make_policy(profile), make_policy(profile)
         for _ in range(2):
@@ -96,7 +96,7 @@ class TestBatches:
             policy.submit(ArloQuery(16, 0.0))
         assert len(drain(policy)[0]) == 2
 
-    def test_shorter_neighbours_ride_along_and_longer_ones_never(self) -> None:
+    def test_shorter_queries_join_a_batch_and_longer_ones_do_not(self) -> None:
         policy = make_policy(make_profile(gain=0.0, per_token_ms=0.01))
         short, head, long = ArloQuery(8, 0.0), ArloQuery(20, 0.0, deadline=0.002), ArloQuery(100, 0.0)
         for query in (short, head, long):
@@ -121,9 +121,9 @@ class TestBatches:
         gain=st.floats(0.0, 1.0),
         length=st.sampled_from((8, 16, 32, 64)),
     )
-    @settings(max_examples=150, deadline=None)
-    def test_sum_of_waiting_is_that_of_the_best_split(self, count: int, fixed: float, gain: float, length: int) -> None:
-        """Equal queries: every split into batches is tried; the policy's total waiting is the least."""
+    @settings(max_examples=60, deadline=None)
+    def test_the_total_wait_is_that_of_the_best_split(self, count: int, fixed: float, gain: float, length: int) -> None:
+        """Compared with every split of equal queries into batches."""
         profile = make_profile(fixed_ms=fixed, gain=gain)
         policy = make_policy(profile)
         for _ in range(count):
@@ -136,17 +136,15 @@ class TestBatches:
                 waiting += size * elapsed
             return waiting
 
-        best = min(
-            total(list(sizes))
-            for parts in range(1, count + 1)
-            for sizes in itertools.product(range(1, count + 1), repeat=parts)
-            if sum(sizes) == count
-        )
+        # Every way to end a batch, or not, after each query but the last.
+        ends = ([*chosen, True] for chosen in itertools.product((False, True), repeat=count - 1))
+        splits = ([i + 1 for i, end in enumerate(each) if end] for each in ends)
+        best = min(total([b - a for a, b in itertools.pairwise((0, *split))]) for split in splits)
         assert total([len(b) for b in drain(policy)]) <= best * (1 + 1e-9)
 
 
 class TestDeadlines:
-    def test_a_query_that_cannot_make_it_is_taken_out_once(self) -> None:
+    def test_a_query_that_would_miss_its_deadline_is_expired_once(self) -> None:
         policy = make_policy(NO_GAIN)
         late, fine = ArloQuery(128, 0.0, deadline=0.0127), ArloQuery(8, 0.0, deadline=1.0)
         policy.submit(late)
@@ -155,7 +153,7 @@ class TestDeadlines:
         assert policy.expired(0.0) == []
         assert drain(policy) == [[fine]]
 
-    def test_deadlines_of_finished_queries_do_not_pile_up(self) -> None:
+    def test_deadlines_of_finished_queries_are_removed(self) -> None:
         policy = make_policy(NO_GAIN)
         for i in range(2000):
             policy.submit(ArloQuery(8, i * 1e-3, deadline=1e6))
@@ -166,14 +164,14 @@ class TestDeadlines:
 
 
 def lanes_profile(single_ms: float, *, threads: int, concurrency: int) -> LatencyProfile:
-    """A query takes `single_ms` whatever its length; a batch saves nothing."""
+    """Return a profile on which a query of any length takes `single_ms` and a batch gains nothing."""
     grid = (tuple(single_ms * b for b in (1, 2, 4)),)
     return LatencyProfile(
         lengths=(128,), batches=(1, 2, 4), median_ms=grid, p95_ms=grid, threads=threads, concurrency=concurrency
     )
 
 
-def two_ways(wide_ms: float, narrow_ms: float) -> PolymorphicPolicy:
+def wide_and_narrow(wide_ms: float, narrow_ms: float) -> PolymorphicPolicy:
     return PolymorphicPolicy(
         (128,),
         lanes_profile(wide_ms, threads=2, concurrency=1),
@@ -186,33 +184,33 @@ def two_ways(wide_ms: float, narrow_ms: float) -> PolymorphicPolicy:
 class TestLanes:
     """One engine with all threads (lane 0) or two with one each (lanes 1 and 2)."""
 
-    def test_a_lone_query_gets_all_threads(self) -> None:
-        policy = two_ways(wide_ms=10, narrow_ms=15)
+    def test_a_single_query_runs_on_all_threads(self) -> None:
+        policy = wide_and_narrow(wide_ms=10, narrow_ms=15)
         policy.submit(ArloQuery(20, 0.0))
         batch = policy.next_batch(0.0)
         assert batch is not None
         assert batch.lane == 0
 
-    def test_a_deadline_that_only_all_threads_meet_gets_them(self) -> None:
+    def test_a_deadline_that_only_all_threads_meet_uses_them(self) -> None:
         for deadline, lane in ((0.013, 0), (0.1, 1)):
-            policy = two_ways(wide_ms=10, narrow_ms=14)
+            policy = wide_and_narrow(wide_ms=10, narrow_ms=14)
             policy.submit(ArloQuery(20, 0.0, deadline))
             policy.submit(ArloQuery(20, 0.0, deadline))
             batch = policy.next_batch(0.0)
             assert batch is not None
             assert batch.lane == lane
 
-    def test_a_pair_goes_side_by_side_when_that_answers_both_sooner(self) -> None:
-        # One after the other 10 + 20 ms; side by side 2 x 14 ms; for 16 ms a side it would be 32.
+    def test_a_pair_runs_concurrently_when_both_finish_sooner(self) -> None:
+        # Sum of latencies in sequence: 10 + 20 ms; concurrently: 2 × 14 or 2 × 16 ms.
         for narrow_ms, lanes in ((14, [1, 2]), (16, [0])):
-            policy = two_ways(wide_ms=10, narrow_ms=narrow_ms)
+            policy = wide_and_narrow(wide_ms=10, narrow_ms=narrow_ms)
             for _ in range(2):
                 policy.submit(ArloQuery(20, 0.0))
             started = [policy.next_batch(0.0), policy.next_batch(0.0)]
             assert [batch.lane for batch in started if batch is not None] == lanes
 
-    def test_the_two_ways_never_run_at_once(self) -> None:
-        policy = two_ways(wide_ms=10, narrow_ms=14)
+    def test_wide_and_narrow_lanes_never_run_at_once(self) -> None:
+        policy = wide_and_narrow(wide_ms=10, narrow_ms=14)
         policy.submit(ArloQuery(20, 0.0))
         wide = policy.next_batch(0.0)
         assert wide is not None
@@ -229,9 +227,9 @@ class TestLanes:
         assert second.lane == 2
         assert policy.next_batch(0.011) is None
 
-    def test_a_way_that_does_not_keep_to_its_profile_is_left_and_tried_again(self) -> None:
-        """By the profile a lone query takes 10 ms on all threads and 14 on one; with disturbance, 20 and 14."""
-        policy = two_ways(wide_ms=10, narrow_ms=14)
+    def test_lanes_slower_than_their_profile_are_avoided_and_tried_again(self) -> None:
+        """By the profile a query takes 10 ms on all threads and 14 on one; on a busy machine, 20 and 14."""
+        policy = wide_and_narrow(wide_ms=10, narrow_ms=14)
 
         def lone(wide_takes: float) -> int:
             policy.submit(ArloQuery(20, 0.0))
@@ -248,8 +246,8 @@ class TestLanes:
         assert calm[0] == 1
         assert calm[-10:] == [0] * 10
 
-    def test_a_failed_batch_says_nothing_about_its_way(self) -> None:
-        policy = two_ways(wide_ms=10, narrow_ms=14)
+    def test_a_failed_batch_does_not_count_for_its_lanes(self) -> None:
+        policy = wide_and_narrow(wide_ms=10, narrow_ms=14)
         for _ in range(100):
             policy.submit(ArloQuery(20, 0.0))
             batch = policy.next_batch(0.0)
@@ -257,9 +255,9 @@ class TestLanes:
             assert batch.lane == 0
             policy.finished(batch)
 
-    def test_two_clients_in_turn_come_to_share_the_machine_and_one_gets_it_back(self) -> None:
-        """Each client sends its next query when it is answered, so an idle machine never sees both waiting."""
-        policy = two_ways(wide_ms=10, narrow_ms=14)
+    def test_two_alternating_clients_use_narrow_lanes_and_one_client_the_wide_one(self) -> None:
+        """Each client sends its next query after its answer, so both never wait at an idle machine."""
+        policy = wide_and_narrow(wide_ms=10, narrow_ms=14)
         lanes = []
         policy.submit(ArloQuery(20, 0.0))
         running = [policy.next_batch(0.0)]
@@ -275,7 +273,7 @@ class TestLanes:
             started = policy.next_batch(turn * 0.01)
             if started is not None:
                 running.append(started)
-            policy.submit(ArloQuery(20, turn * 0.01))  # the answered client comes again
+            policy.submit(ArloQuery(20, turn * 0.01))  # the answered client sends its next query
         assert lanes[0] == 0
         assert set(lanes[-20:]) == {1, 2}
         policy.clear()
@@ -304,8 +302,8 @@ _EVENTS = st.lists(
 
 
 @given(events=_EVENTS, dynamic=st.booleans(), fixed=st.floats(0.0001, 5), parallel=st.booleans())
-@settings(max_examples=300, deadline=None)
-def test_no_query_is_lost_duplicated_or_put_into_a_runtime_too_short(
+@settings(max_examples=100, deadline=None)
+def test_no_query_is_lost_duplicated_or_run_on_a_shorter_runtime(
     events: list[tuple[str, int, float | None]], dynamic: bool, fixed: float, parallel: bool
 ) -> None:
     profile = make_profile(fixed_ms=fixed, gain=0.6)

@@ -1,4 +1,4 @@
-"""The `arlo` backend through the real server, over HTTP and gRPC, against the unmodified Hugging Face model."""
+"""The `arlo` backend on a real server, over HTTP and gRPC, compared with the unmodified Hugging Face model."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def make_texts(count: int, seed: int, longest: int = MAX_LENGTH - 2) -> list[str
 
 
 def histogram(server: RunningServer, family: str, model: str) -> tuple[float, float]:
-    """Count and sum of one of a model's histograms, as published."""
+    """Return count and sum of one of a model's published histograms."""
     page = server.metrics_text()
     return published(page, f"{family}_count", model=model), published(page, f"{family}_sum", model=model)
 
 
 def answered(server: RunningServer, model: str) -> float:
-    """Requests that a model has answered, as published."""
+    """Return the published number of requests that a model has answered."""
     return published(server.metrics_text(), "tidal_arlo_requests_total", model=model)
 
 
 def publish(server: RunningServer, model: str) -> None:
-    """Have a request refused, and wait until that is published."""
+    """Send a request that is refused, and wait until the metrics count it."""
     before = answered(server, model)
     with Client(f"grpc://{server.grpc}") as client, pytest.raises(InvalidArgument):
         client.classify(model, "good", latency_ms=-1.0)
@@ -47,10 +47,10 @@ def publish(server: RunningServer, model: str) -> None:
 
 
 def executed(server: RunningServer, model: str) -> float:
-    """Queries that a model has run so far.
+    """Return the number of queries that a model has run.
 
-    A model's series are published in rounds, which a busy machine draws out. Each refused request is seen in a later
-    round than the one before it, so that all of one round has come and gone since the call.
+    A model publishes its series in rounds. Each refused request is counted in a later round than the one before it, so
+    a whole round has been published since the call.
     """
     for _ in range(3):
         publish(server, model)
@@ -103,7 +103,7 @@ class TestAnswers:
             by_text = client.classify_many("tiny", texts)
         np.testing.assert_allclose(by_ids["logits"], [answer.logits for answer in by_text], atol=1e-5)
 
-    def test_a_rows_answer_does_not_depend_on_its_company(self, url: str) -> None:
+    def test_an_answer_does_not_depend_on_other_queries(self, url: str) -> None:
         texts = make_texts(300, seed=2)
         with Client(url) as client, ThreadPoolExecutor(32) as pool:
             together = list(pool.map(lambda text: client.classify("tiny", text).logits, texts))
@@ -112,7 +112,7 @@ class TestAnswers:
         np.testing.assert_allclose(together, alone, atol=1e-4)
         np.testing.assert_allclose(rows, alone, atol=1e-4)
 
-    def test_attention_received_has_a_value_a_token_and_sums_to_what_was_given(self, url: str) -> None:
+    def test_attention_received_has_one_value_per_token_and_the_right_sum(self, url: str) -> None:
         with Client(url) as client:
             answer = client.infer("tiny", {"text_input": np.array([[b"good song"], [b"bad"]], object)})
         received = answer["attention_received"]
@@ -122,7 +122,7 @@ class TestAnswers:
         assert given[0] / 4 == pytest.approx(given[1] / 3, rel=1e-4)
         assert received[1, 3] == 0
 
-    def test_only_what_was_asked_for_comes_back(self, url: str) -> None:
+    def test_only_requested_outputs_are_returned(self, url: str) -> None:
         with Client(url) as client:
             inputs = {"text_input": np.array([[b"good"]], object)}
             assert set(client.infer("tiny", inputs, outputs=["label"])) == {"label"}
@@ -184,7 +184,7 @@ BAD_INPUTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 class TestBadInput:
     @pytest.mark.parametrize(("inputs", "options", "message"), BAD_INPUTS)
-    def test_is_refused_without_effect_on_others(
+    def test_is_refused_and_does_not_affect_others(
         self, url: str, inputs: dict[str, Any], options: dict[str, Any], message: str
     ) -> None:
         with Client(url) as client, ThreadPoolExecutor(9) as pool:
@@ -194,7 +194,7 @@ class TestBadInput:
             assert message in str(caught.value)
             assert all(future.result().label for future in good)
 
-    def test_an_unknown_option_names_its_neighbour(self, server: RunningServer) -> None:
+    def test_a_similar_option_is_suggested(self, server: RunningServer) -> None:
         import tritonclient.grpc as grpc
 
         client = grpc.InferenceServerClient(server.grpc)
@@ -222,7 +222,7 @@ class TestLimits:
             assert client.classify("tiny", "good", latency_ms=20_000).label
         assert executed(server, "tiny") == before + 1
 
-    def test_more_than_the_queue_holds_is_refused_and_the_rest_is_served(self, url: str) -> None:
+    def test_queries_beyond_the_queue_size_are_refused(self, url: str) -> None:
         def ask(client: Client, text: str) -> str:
             try:
                 return str(client.classify("narrow", text).label)
@@ -255,22 +255,22 @@ class TestLimits:
                 await asyncio.gather(*waiting, return_exceptions=True)
                 assert all(len(rows) == 64 for rows in await asyncio.gather(*ahead))
 
-        def ran_all_the_same(requests: int) -> float:
+        def executed_although_cancelled(requests: int) -> float:
             before = executed(server, "tiny")
             asyncio.run(scenario(requests))
             return executed(server, "tiny") - before - requests * 64
 
-        # The more goes ahead, the longer a cancellation may take to come.
-        assert any(ran_all_the_same(requests) < 90 for requests in (14, 28, 56))
+        # More queries ahead leave more time for the cancellations to arrive.
+        assert any(executed_although_cancelled(requests) < 90 for requests in (14, 28, 56))
 
-    def test_a_crowd_is_batched(self, url: str, server: RunningServer) -> None:
+    def test_concurrent_queries_are_batched(self, url: str, server: RunningServer) -> None:
         batches, queries = histogram(server, "tidal_arlo_batch_size_queries", "tiny")
         with Client(url) as client:
             client.classify_many("tiny", ["good"] * 64)
         assert until(lambda: histogram(server, "tidal_arlo_batch_size_queries", "tiny")[1] >= queries + 64)
         assert histogram(server, "tidal_arlo_batch_size_queries", "tiny")[0] - batches < 64
 
-    def test_any_bytes_get_an_answer_or_a_clear_refusal(self, url: str) -> None:
+    def test_random_bytes_get_an_answer_or_invalid_argument(self, url: str) -> None:
         rng = random.Random(5)
         with Client(url) as client:
             for _ in range(60):

@@ -1,4 +1,4 @@
-"""The few lengths that are padded to where every new one costs."""
+"""Lengths to which inputs of dynamic runtimes are padded: few, as each new one costs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_fits_with_little_padding(length: int, beyond: int) -> None:
     assert found in shape_lengths(0, limit)
 
 
-def test_only_what_gives_more_than_logits_is_padded(built: Built) -> None:
+def test_only_models_with_more_outputs_than_logits_are_padded(built: Built) -> None:
     manifest = load_arlo_manifest(built.repository / "tiny" / "1")
     longest = manifest.runtimes[-1].model_copy(update={"dynamic": True})
     dynamic = manifest.model_copy(update={"runtimes": (*manifest.runtimes[:-1], longest)})
@@ -47,7 +47,7 @@ def test_only_what_gives_more_than_logits_is_padded(built: Built) -> None:
     assert padded_inputs(static, last, rows)["input_ids"].shape == (1, manifest.runtimes[-1].max_length)
 
 
-def test_every_length_that_will_come_is_run_at_the_start(built: Built) -> None:
+def test_every_padded_length_is_run_at_the_start(built: Built) -> None:
     model = open_model(built.repository / "tiny" / "1")
     below = 0
     for runtime in model.manifest.runtimes:

@@ -17,7 +17,7 @@ from benchmarks.compositions.shared_prepare import (
     model,
     write_system,
 )
-from tests.pets.bases import MADE, random_task, small_base
+from testing.small_base import MADE, random_task, small_base
 from tests.serve.partitioned import publish_partitioned
 from tests.serve.test_cascades import add
 from tests.tabi.serving import VERSION, cascades, write_cascade

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 
 from testing.servers import RunningServer, running_server
-from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, write_model
+from tests.boundary.clients import BACKENDS, PROTOCOLS, ProbeClient, connected, write_model
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for every test that leaves its models serving."""
+    """The server shared by tests that leave its models serving."""
     repository = tmp_path_factory.mktemp("boundary") / "models"
     write_model(repository, "probe")
     write_model(repository, "small", max_queue_size=4)
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def fresh(server: RunningServer) -> Iterator[str]:
-    """A model of the test's own, for what leaves a model changed."""
+    """A new model for a test that changes it."""
     name = f"fresh{next(_numbers)}"
     write_model(server.repository, name)
     server.control.load(name, None)
@@ -37,11 +37,11 @@ def fresh(server: RunningServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def askers(server: RunningServer) -> Iterator[dict[str, Asker]]:
-    with asking(server, *PROTOCOLS) as both:
+def clients(server: RunningServer) -> Iterator[dict[str, ProbeClient]]:
+    with connected(server, *PROTOCOLS) as both:
         yield {each.protocol: each for each in both}
 
 
 @pytest.fixture(params=PROTOCOLS)
-def ask(request: pytest.FixtureRequest, askers: dict[str, Asker]) -> Asker:
-    return askers[request.param]
+def ask(request: pytest.FixtureRequest, clients: dict[str, ProbeClient]) -> ProbeClient:
+    return clients[request.param]

@@ -11,7 +11,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def values(server: RunningServer, family: str, model: str) -> dict[tuple[tuple[str, str], ...], float]:
-    """Values of a family's series for a model, by their labels beyond model and version."""
+    """Values of a family's series for a model, by their labels without model and version."""
     found = {}
     for name, labels, value in _SAMPLE.findall(server.metrics_text()):
         pairs = dict(_LABEL.findall(labels))
@@ -22,5 +22,5 @@ def values(server: RunningServer, family: str, model: str) -> dict[tuple[tuple[s
 
 
 def value(server: RunningServer, family: str, model: str, **labels: str) -> float:
-    """The value of one series; NaN when there is none."""
+    """The value of one series; NaN if it does not exist."""
     return values(server, family, model).get(tuple(sorted(labels.items())), float("nan"))

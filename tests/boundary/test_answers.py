@@ -1,16 +1,16 @@
-"""Exactly one answer to every request, whatever its service does with it."""
+"""Every request gets exactly one response, whatever its service does."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.boundary.asking import Asker, outcome, together
+from tests.boundary.clients import ProbeClient, outcome, together
 from tidal_client.errors import RequestError
 
 pytestmark = pytest.mark.server
 
 
-def test_an_answer_carries_its_rows(ask: Asker) -> None:
+def test_a_response_has_the_rows_of_its_request(ask: ProbeClient) -> None:
     answer = ask(["reply", "reply b", "reply ü"])
     assert answer["echo"].tolist() == [[b"reply"], [b"reply b"], ["reply ü".encode()]]
     assert answer["rows"].tolist() == [[3]] * 3
@@ -26,25 +26,25 @@ def test_an_answer_carries_its_rows(ask: Asker) -> None:
         ("bad-array", "the output 'echo' cannot be sent"),
     ],
 )
-def test_a_request_that_the_service_spoils_is_answered_for(ask: Asker, action: str, message: str) -> None:
+def test_an_invalid_reply_of_the_service_is_an_internal_error(ask: ProbeClient, action: str, message: str) -> None:
     with pytest.raises(RequestError, match=message) as refused:
         ask(action, outputs=["echo"])
     assert refused.value.code == "INTERNAL"
 
 
-def test_a_second_answer_is_ignored(ask: Asker) -> None:
+def test_a_second_answer_is_ignored(ask: ProbeClient) -> None:
     assert ask("twice")["echo"].tolist() == [[b"twice"]]
     assert ask("reply")["echo"].tolist() == [[b"reply"]]
 
 
-def test_only_the_outputs_asked_for_are_made_and_sent(ask: Asker) -> None:
+def test_only_requested_outputs_are_computed_and_sent(ask: ProbeClient) -> None:
     answer = ask("reply", outputs=["wanted", "rows"])
     assert sorted(answer) == ["rows", "wanted"]
     assert answer["wanted"].tolist() == [[b"rows,wanted"]]
     assert ask("reply")["wanted"].tolist() == [[b"echo,rows,wanted"]]
 
 
-def test_one_bad_request_among_many_harms_no_other(ask: Asker) -> None:
+def test_a_failing_request_does_not_affect_others(ask: ProbeClient) -> None:
     def one(index: int) -> str:
         bad = {4: "drop", 9: "wrong-rows", 14: "bad-array"}.get(index)
         return outcome(ask, bad or f"reply {index}", **({"urgency": 1} if index == 19 else {}))
@@ -55,5 +55,5 @@ def test_one_bad_request_among_many_harms_no_other(ask: Asker) -> None:
         assert answers == [expected.get(index, "OK") for index in range(24)]
 
 
-def test_asking_about_a_request_that_is_being_answered_harms_nobody(ask: Asker) -> None:
-    assert together(200, lambda _: outcome(ask, "ask-meanwhile")) == ["OK"] * 200
+def test_checks_for_cancellation_during_the_reply_are_safe(ask: ProbeClient) -> None:
+    assert together(200, lambda _: outcome(ask, "check-cancelled")) == ["OK"] * 200

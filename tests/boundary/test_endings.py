@@ -1,4 +1,4 @@
-"""Unload, SIGTERM and SIGKILL with work in flight: answers first, then nothing is left behind."""
+"""Unload, SIGTERM and SIGKILL with requests in flight: they are answered, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -11,82 +11,98 @@ import pytest
 
 from testing.servers import RunningServer, running_server
 from testing.waiting import until
-from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, in_background, outcome, write_model
+from tests.boundary.clients import (
+    BACKENDS,
+    PROTOCOLS,
+    ProbeClient,
+    connected,
+    holds,
+    in_background,
+    outcome,
+    write_model,
+)
 from tests.boundary.scraping import value
 from tidal_client.errors import RequestError
 
 pytestmark = pytest.mark.server
 
 
-def _in_flight(server: RunningServer, model: str, count: int) -> bool:
-    return until(lambda: value(server, "tidal_probe_in_flight_queries", model) == count)
-
-
-def test_an_unload_answers_what_is_in_flight(server: RunningServer, ask: Asker, fresh: str) -> None:
+def test_an_unload_answers_requests_in_flight(
+    server: RunningServer, clients: dict[str, ProbeClient], fresh: str, tmp_path: Path
+) -> None:
     (pid,) = server.stub_pids(fresh)
-    answers = [in_background(ask, "sleep 700", model=fresh) for _ in range(8)]
-    assert _in_flight(server, fresh, 8)
-    server.control.unload(fresh)
-    assert [each.result(timeout=60)["echo"].item() for each in answers] == [b"sleep 700"] * 8
-    assert outcome(ask, "reply", model=fresh) == "UNAVAILABLE"
+    action = f"until-file {tmp_path / 'go_on'}"
+    answers = [in_background(ask, action, model=fresh) for ask in clients.values() for _ in range(4)]
+    assert holds(clients["grpc"], 8, fresh)
+    unload = in_background(server.control.unload, fresh)
+    assert until(lambda: not server.serves(fresh))
+    assert not any(each.done() for each in answers)
+    (tmp_path / "go_on").touch()
+    assert [each.result(timeout=60)["echo"].item() for each in answers] == [action.encode()] * 8
+    unload.result(timeout=60)
+    assert [outcome(ask, "reply", model=fresh) for ask in clients.values()] == ["UNAVAILABLE"] * 2
     assert until(lambda: not psutil.pid_exists(pid))
     # The last metrics are published at the end.
-    assert value(server, "tidal_probe_requests_total", fresh, code="OK") == 8
+    assert value(server, "tidal_probe_requests_total", fresh, code="OK") >= 8
     assert value(server, "tidal_probe_in_flight_queries", fresh) == 0
 
 
-def test_an_unload_ends_though_the_service_keeps_what_was_answered(
-    server: RunningServer, ask: Asker, fresh: str
+def test_an_unload_ends_while_the_service_holds_answered_requests(
+    server: RunningServer, clients: dict[str, ProbeClient], fresh: str
 ) -> None:
     (pid,) = server.stub_pids(fresh)
-    assert outcome(ask, "hold", model=fresh, latency_ms=50) == "UNAVAILABLE"
+    for ask in clients.values():
+        assert outcome(ask, "hold", model=fresh, latency_ms=50) == "UNAVAILABLE"
     server.control.unload(fresh)
     assert until(lambda: not psutil.pid_exists(pid))
 
 
-def test_sigterm_answers_what_is_in_flight(tmp_path: Path) -> None:
-    write_model(tmp_path, "probe")
-    with running_server(tmp_path, extra_backends=BACKENDS) as running:
-        with asking(running, *PROTOCOLS) as askers:
-            answers = [in_background(ask, "sleep 1200") for ask in askers for _ in range(4)]
-            refusals = [in_background(ask, "hold", latency_ms=1500) for ask in askers]
-            assert _in_flight(running, "probe", 10)
+def test_sigterm_answers_requests_in_flight(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "probe")
+    with running_server(tmp_path / "models", extra_backends=BACKENDS) as running:
+        with connected(running, *PROTOCOLS) as clients:
+            answers = [in_background(ask, "sleep 2000") for ask in clients for _ in range(4)]
+            refusals = [in_background(ask, "hold", latency_ms=2500) for ask in clients]
+            assert holds(clients[0], 10)
             assert running.shared_memory()
             os.kill(running.pid, signal.SIGTERM)
-            assert [each.result(timeout=60)["echo"].item() for each in answers] == [b"sleep 1200"] * 8
+            assert [each.result(timeout=60)["echo"].item() for each in answers] == [b"sleep 2000"] * 8
             for each in refusals:
                 error = each.exception(timeout=60)
                 assert isinstance(error, RequestError)
-                assert "the deadline of 1500 ms" in str(error)
+                assert "the deadline of 2500 ms" in str(error)
         assert until(lambda: running.process.exit_status() is not None)
         assert running.process.exit_status() == 0
         assert until(lambda: not running.processes())
         assert running.shared_memory() == {}
 
 
-def test_a_killed_stub_takes_no_other_model_with_it(tmp_path: Path) -> None:
+def test_a_killed_stub_does_not_affect_other_models(tmp_path: Path) -> None:
     write_model(tmp_path, "probe")
     write_model(tmp_path, "victim")
     running_for = running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=0)
-    with running_for as running, asking(running, *PROTOCOLS) as askers:
-        for ask in askers:
+    with running_for as running, connected(running, *PROTOCOLS) as clients:
+        for ask in clients:
             _kill_the_victim(running, ask)
 
 
-def _kill_the_victim(running: RunningServer, ask: Asker) -> None:
+def _kill_the_victim(running: RunningServer, ask: ProbeClient) -> None:
     (pid,) = running.stub_pids("victim")
     assert ask("process", model="victim")["echo"].item() == str(pid).encode()
-    beside = in_background(ask, "sleep 700")
+    beside = in_background(ask, f"until-file {running.repository / 'go_on'}")
     lost = in_background(ask, "hold", model="victim", timeout_s=1.5)
-    assert _in_flight(running, "victim", 1)
+    assert holds(ask, 1, "victim")
     os.kill(pid, signal.SIGKILL)
     for index in range(50):
         assert ask(f"reply {index}")["echo"].item() == f"reply {index}".encode()
-    assert beside.result(timeout=60)["echo"].item() == b"sleep 700"
-    # Nobody can answer for it: what the client's own timeout is for.
+    assert not beside.done()
+    (running.repository / "go_on").touch()
+    assert beside.result(timeout=60)["rows"].item() == 1
+    (running.repository / "go_on").unlink()
+    # A killed process cannot answer: the client's timeout ends the request.
     assert isinstance(lost.exception(timeout=60), RequestError)
     assert outcome(ask, "reply", model="victim", timeout_s=5) == "UNAVAILABLE"
     running.control.unload("victim")
     running.control.load("victim", None)
     assert outcome(ask, "reply", model="victim", timeout_s=5) == "OK"
-    assert _in_flight(running, "victim", 0)
+    assert until(lambda: value(running, "tidal_probe_in_flight_queries", "victim") == 0)

@@ -1,4 +1,4 @@
-"""Which service runs, and what becomes of late reports; without Triton."""
+"""Restarts of a failed service, and late reports of failures; without Triton."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidal.triton.keeper import ServiceKeeper, _Failures
 
 
 class Running:
-    """A service that does what the test says."""
+    """A service controlled by the test."""
 
     def __init__(self, context: ServiceContext) -> None:
         self.context = context
@@ -34,8 +34,8 @@ class Running:
         self.closed.set()
 
 
-class World:
-    """A keeper with all the services that it started."""
+class KeeperHarness:
+    """A keeper, and the services that it started."""
 
     def __init__(self, on_start: Callable[[ServiceContext], None] = lambda context: None) -> None:
         self.services: list[Running] = []
@@ -63,7 +63,7 @@ class World:
         return request
 
 
-def test_pauses_grow_and_a_long_run_ends_them() -> None:
+def test_pauses_grow_and_a_long_run_resets_them() -> None:
     failures, pauses = _Failures(), []
     for _ in range(12):
         failures = failures.after_running(0.0)
@@ -74,104 +74,104 @@ def test_pauses_grow_and_a_long_run_ends_them() -> None:
 
 
 def test_a_service_that_fails_is_replaced_and_closed() -> None:
-    world = World()
-    world.services[0].context.failed(ValueError("broken"))
-    assert until(lambda: len(world.services) == 2 and not world.ask().answered)
-    assert world.services[0].closed.is_set()
-    assert [str(error) for error in world.failed] == ["the model failed: ValueError: broken"]
+    harness = KeeperHarness()
+    harness.services[0].context.failed(ValueError("broken"))
+    assert until(lambda: len(harness.services) == 2 and not harness.ask().answered)
+    assert harness.services[0].closed.is_set()
+    assert [str(error) for error in harness.failed] == ["the model failed: ValueError: broken"]
 
 
 def test_only_the_first_report_of_a_service_counts() -> None:
-    world = World()
+    harness = KeeperHarness()
     for _ in range(3):
-        world.services[0].context.failed(ValueError("broken"))
-    assert until(lambda: not world.ask().answered)
-    world.services[0].context.failed(ValueError("late"))
-    assert not world.ask().answered
-    assert (len(world.services), len(world.failed), world.restarts) == (2, 1, 1)
+        harness.services[0].context.failed(ValueError("broken"))
+    assert until(lambda: not harness.ask().answered)
+    harness.services[0].context.failed(ValueError("late"))
+    assert not harness.ask().answered
+    assert (len(harness.services), len(harness.failed), harness.restarts) == (2, 1, 1)
 
 
 def test_a_failure_reported_during_the_start_is_not_forgotten() -> None:
     def on_start(context: ServiceContext) -> None:
-        if len(world_services) == 0:
-            world_services.append(1)
+        if len(started) == 0:
+            started.append(1)
             context.failed(ValueError("a thread ended before the start did"))
 
-    world_services: list[int] = []
-    world = World(on_start)
-    assert until(lambda: len(world.services) == 2 and not world.ask().answered)
-    assert world.services[0].closed.is_set()
-    assert not world.services[0].got
+    started: list[int] = []
+    harness = KeeperHarness(on_start)
+    assert until(lambda: len(harness.services) == 2 and not harness.ask().answered)
+    assert harness.services[0].closed.is_set()
+    assert not harness.services[0].got
 
 
-def test_requests_handed_to_a_service_as_it_fails_are_answered() -> None:
-    world = World()
-    # Another thread's failure in the middle of submit, after everything open was failed.
-    world.services[0].on_submit = lambda: world.services[0].context.failed(ValueError("broken"))
-    error = world.ask().error
+def test_requests_submitted_during_a_failure_are_answered() -> None:
+    harness = KeeperHarness()
+    # Another thread fails during submit, after all open requests were failed.
+    harness.services[0].on_submit = lambda: harness.services[0].context.failed(ValueError("broken"))
+    error = harness.ask().error
     assert error is not None
     assert str(error) == "the model is restarting after a failure (ValueError: broken); try again"
-    assert until(lambda: not world.ask().answered)
-    assert (len(world.services), world.restarts) == (2, 1)
+    assert until(lambda: not harness.ask().answered)
+    assert (len(harness.services), harness.restarts) == (2, 1)
 
 
-def test_an_error_of_a_service_that_failed_already_starts_nothing() -> None:
-    world = World()
-    first = world.services[0]
+def test_a_second_error_of_a_failed_service_starts_nothing() -> None:
+    harness = KeeperHarness()
+    first = harness.services[0]
 
     def fail_twice() -> None:
         first.context.failed(ValueError("broken"))
         raise ValueError("and in submit too")
 
     first.on_submit = fail_twice
-    assert world.ask().answered
-    assert until(lambda: not world.ask().answered)
-    assert (len(world.services), world.restarts) == (2, 1)
+    assert harness.ask().answered
+    assert until(lambda: not harness.ask().answered)
+    assert (len(harness.services), harness.restarts) == (2, 1)
 
 
-def test_starts_that_fail_do_not_come_in_a_rush() -> None:
+def test_failing_starts_are_retried_with_pauses() -> None:
     def on_start(context: ServiceContext) -> None:
-        if len(world_up) > 0:
+        if len(started) > 0:
             raise RuntimeError("no start")
-        world_up.append(1)
+        started.append(1)
 
-    world_up: list[int] = []
-    world = World(on_start)
-    world.keeper._current.began -= 1000  # it has run long
-    world.services[0].context.failed(ValueError("broken"))
-    assert until(lambda: world.starts == 4)
-    assert world.keeper._failures.pause_s >= 0.2
-    world.keeper.close(0.0)
+    started: list[int] = []
+    harness = KeeperHarness(on_start)
+    harness.keeper._current.began -= 1000  # it has run long
+    harness.services[0].context.failed(ValueError("broken"))
+    assert until(lambda: harness.starts == 4)
+    assert harness.keeper._failures.pause_s >= 0.2
+    harness.keeper.close(0.0)
 
 
-def test_the_end_during_a_restart_leaves_no_service_running() -> None:
+def test_closing_during_a_restart_leaves_no_service_running() -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def on_start(context: ServiceContext) -> None:
-        if len(world_up) > 0:
+        if len(started) > 0:
             inside.set()
             go_on.wait(10)
-        world_up.append(1)
+        started.append(1)
 
-    world_up: list[int] = []
-    world = World(on_start)
-    world.services[0].context.failed(ValueError("broken"))
+    started: list[int] = []
+    harness = KeeperHarness(on_start)
+    harness.services[0].context.failed(ValueError("broken"))
     assert inside.wait(10)
-    world.keeper.close(0.0)
+    harness.keeper.close(0.0)
     go_on.set()
-    assert world.services[1].closed.wait(10)
-    error = world.ask().error
+    assert harness.services[1].closed.wait(10)
+    error = harness.ask().error
     assert error is not None
     assert "unloaded" in str(error)
 
 
-def test_no_service_is_started_after_the_end() -> None:
-    world = World()
-    world.keeper.close(0.0)
-    assert world.services[0].closed.is_set()
-    world.services[0].context.failed(ValueError("broken"))
-    assert world.starts == 1
-    assert not world.failed
+def test_no_service_is_started_after_closing() -> None:
+    harness = KeeperHarness()
+    harness.keeper.close(0.0)
+    assert harness.services[0].closed.is_set()
+    harness.services[0].context.failed(ValueError("broken"))
+    assert harness.starts == 1
+    assert not harness.failed
 
 
 def test_a_first_start_that_fails_is_reported() -> None:
@@ -179,30 +179,30 @@ def test_a_first_start_that_fails_is_reported() -> None:
         raise RuntimeError("no start")
 
     with pytest.raises(RuntimeError, match="no start"):
-        World(on_start)
+        KeeperHarness(on_start)
 
 
 def _no_threads(self: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_restart_without_a_thread_is_begun_by_a_later_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+def test_a_later_request_retries_a_restart_that_got_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = KeeperHarness()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", _no_threads)
-        world.services[0].context.failed(ValueError("broken"))
-        assert [str(error) for error in world.failed] == ["the model failed: ValueError: broken"]
-        assert "restarting after a failure" in str(world.ask().error)
-        assert world.starts == 1
-    assert until(lambda: not world.ask().answered)
-    assert world.services[0].closed.is_set()
-    assert (world.starts, world.restarts) == (2, 1)
+        harness.services[0].context.failed(ValueError("broken"))
+        assert [str(error) for error in harness.failed] == ["the model failed: ValueError: broken"]
+        assert "restarting after a failure" in str(harness.ask().error)
+        assert harness.starts == 1
+    assert until(lambda: not harness.ask().answered)
+    assert harness.services[0].closed.is_set()
+    assert (harness.starts, harness.restarts) == (2, 1)
 
 
-def test_the_end_closes_a_failed_service_whose_restart_never_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+def test_closing_closes_a_failed_service_that_was_not_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = KeeperHarness()
     monkeypatch.setattr(threading.Thread, "start", _no_threads)
-    world.services[0].context.failed(ValueError("broken"))
-    world.keeper.close(0.0)
-    assert world.services[0].closed.is_set()
-    assert world.starts == 1
+    harness.services[0].context.failed(ValueError("broken"))
+    harness.keeper.close(0.0)
+    assert harness.services[0].closed.is_set()
+    assert harness.starts == 1

@@ -1,4 +1,4 @@
-"""What a model's config may say: mistakes fail the load at once, in one sentence."""
+"""Configs of models: a mistake fails the load at once, with one sentence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from testing.servers import RunningServer, running_server
-from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, outcome, write_model
+from tests.boundary.clients import BACKENDS, PROTOCOLS, ProbeClient, connected, outcome, write_model
 from tidal.errors import Internal
 
 pytestmark = pytest.mark.server
@@ -44,17 +44,22 @@ def test_a_mistake_fails_the_load(server: RunningServer, parameters: dict[str, A
     assert not server.stub_pids(name)
 
 
-def test_a_mistake_in_a_reload_leaves_the_model_serving(server: RunningServer, ask: Asker, fresh: str) -> None:
+def test_a_mistake_in_a_reload_leaves_the_model_serving(
+    server: RunningServer, clients: dict[str, ProbeClient], fresh: str
+) -> None:
     write_model(server.repository, fresh, limit="none")
     with pytest.raises(Internal, match="parameter 'limit'"):
         server.control.load(fresh, None)
-    assert outcome(ask, "reply", model=fresh) == "OK"
+    assert [outcome(ask, "reply", model=fresh) for ask in clients.values()] == ["OK"] * 2
 
 
-def test_parameters_reach_the_service_and_tritons_own_are_left_alone(server: RunningServer, ask: Asker) -> None:
+def test_parameters_reach_the_service_and_tritons_own_are_ignored(
+    server: RunningServer, clients: dict[str, ProbeClient]
+) -> None:
     write_model(server.repository, "noted", note=" noted", limit=64, TRITON_SWITCH="x")
     server.control.load("noted", None)
-    assert ask("reply", model="noted")["echo"].item() == b"reply noted"
+    for ask in clients.values():
+        assert ask("reply", model="noted")["echo"].item() == b"reply noted"
     server.control.unload("noted")
 
 
@@ -69,7 +74,7 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
 
 @pytest.fixture(scope="module")
 def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """No metrics, and configs as they are written."""
+    """A server without metrics that does not complete configs."""
     repository = tmp_path_factory.mktemp("bare") / "models"
     write_model(repository, "complete", config=COMPLETE)
     arguments = ("--allow-metrics=false", "--disable-auto-complete-config")
@@ -80,17 +85,17 @@ def bare_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSer
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_complete_config_without_metrics(bare_server: RunningServer, protocol: str) -> None:
     assert bare_server.load_error("complete") == ""
-    with asking(bare_server, protocol) as (ask,):
+    with connected(bare_server, protocol) as (ask,):
         for _ in range(20):
             assert ask(["reply", "reply"], model="complete")["rows"].tolist() == [[2], [2]]
         assert outcome(ask, "drop", model="complete") == "INTERNAL"
         assert outcome(ask, ["reply"] * 3, model="complete") == "INVALID_ARG"
-        assert outcome(ask, "hold", model="complete", latency_ms=300) == "UNAVAILABLE"
+        assert outcome(ask, "hold", model="complete", latency_ms=100) == "UNAVAILABLE"
         assert outcome(ask, "reply", model="complete") == "OK"
     assert "housekeeping failed" not in bare_server.log_text()
 
 
-def test_what_the_operator_wrote_is_kept(server: RunningServer, tmp_path: Path) -> None:
+def test_completion_keeps_the_fields_of_the_file(server: RunningServer, tmp_path: Path) -> None:
     config = server.control.config("probe", 1)
     assert config["max_batch_size"] == 64
     assert [entry["name"] for entry in config["input"]] == ["action", "value"]

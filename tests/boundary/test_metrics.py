@@ -1,4 +1,4 @@
-"""What /metrics says is what clients saw."""
+"""/metrics agrees with the responses that clients got."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from testing.servers import RunningServer
 from testing.waiting import until
-from tests.boundary.asking import Asker, outcome, together, write_model
+from tests.boundary.clients import ProbeClient, outcome, together, write_model
 from tests.boundary.scraping import value, values
 
 pytestmark = pytest.mark.server
@@ -20,7 +20,7 @@ def _counted(server: RunningServer, model: str) -> dict[str, float]:
     return {dict(labels)["code"]: count for labels, count in series.items()}
 
 
-def test_counts_equal_those_of_the_clients(server: RunningServer, askers: dict[str, Asker], fresh: str) -> None:
+def test_counts_equal_those_of_the_clients(server: RunningServer, clients: dict[str, ProbeClient], fresh: str) -> None:
     choices: list[tuple[str, dict[str, object]]] = [
         ("reply", {}),
         ("sleep 5", {}),
@@ -32,7 +32,7 @@ def test_counts_equal_those_of_the_clients(server: RunningServer, askers: dict[s
         ("no such action", {}),
     ]
     chosen = random.Random(4).choices(choices, k=300)
-    mixed = [askers["http"], askers["grpc"]]
+    mixed = [clients["http"], clients["grpc"]]
 
     def one(worker: int) -> list[str]:
         mine = chosen[worker::6]
@@ -42,7 +42,7 @@ def test_counts_equal_those_of_the_clients(server: RunningServer, askers: dict[s
     assert seen.total() == 300
     assert set(seen) == {"OK", "INTERNAL", "UNAVAILABLE", "INVALID_ARG"}
     assert until(lambda: _counted(server, fresh) == dict(seen)), _counted(server, fresh)
-    # A request that is refused before any service sees it has no latency.
+    # A request that is refused before it reaches the service has no latency.
     accepted = sum("unknown" not in options for _, options in chosen)
     assert 200 < accepted < 300
     assert until(lambda: value(server, "tidal_probe_request_seconds_count", fresh) == accepted)
@@ -54,8 +54,8 @@ def test_counts_equal_those_of_the_clients(server: RunningServer, askers: dict[s
     assert until(lambda: value(server, "tidal_probe_in_flight_queries", fresh) == 0)
 
 
-def test_counters_go_on_after_a_reload(server: RunningServer, ask: Asker, fresh: str) -> None:
-    for note in ("a", "b", "c"):
+def test_counters_continue_after_a_reload(server: RunningServer, clients: dict[str, ProbeClient], fresh: str) -> None:
+    for note, ask in (("a", clients["grpc"]), ("b", clients["http"]), ("c", clients["grpc"])):
         write_model(server.repository, fresh, note=note)
         server.control.load(fresh, None)
         assert ask("reply", model=fresh)["echo"].item() == f"reply{note}".encode()
@@ -63,10 +63,11 @@ def test_counters_go_on_after_a_reload(server: RunningServer, ask: Asker, fresh:
     assert until(lambda: value(server, "tidal_probe_request_seconds_count", fresh) == 3)
 
 
-def test_missed_deadlines_are_counted(server: RunningServer, ask: Asker, fresh: str) -> None:
+def test_missed_deadlines_are_counted(server: RunningServer, clients: dict[str, ProbeClient], fresh: str) -> None:
     family = "tidal_probe_deadline_missed_total"
-    assert outcome(ask, "reply", model=fresh, latency_ms=10_000) == "OK"
-    assert outcome(ask, "hold", model=fresh, latency_ms=30) == "UNAVAILABLE"
-    assert outcome(ask, "no such action", model=fresh, latency_ms=10_000) == "INVALID_ARG"
-    assert until(lambda: sum(_counted(server, fresh).values()) == 3)
-    assert until(lambda: value(server, family, fresh) == 1)
+    for ask in clients.values():
+        assert outcome(ask, "reply", model=fresh, latency_ms=10_000) == "OK"
+        assert outcome(ask, "hold", model=fresh, latency_ms=30) == "UNAVAILABLE"
+        assert outcome(ask, "no such action", model=fresh, latency_ms=10_000) == "INVALID_ARG"
+    assert until(lambda: sum(_counted(server, fresh).values()) == 6)
+    assert until(lambda: value(server, family, fresh) == 2)

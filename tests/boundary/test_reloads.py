@@ -1,18 +1,17 @@
-"""Publishing and reloading while clients ask, and long runs of failing requests."""
+"""Reloads under load, and long runs of failing requests."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
 from functools import partial
-from pathlib import Path
 
 import psutil
 import pytest
 
-from testing.servers import RunningServer, running_server
+from testing.servers import RunningServer
 from testing.waiting import until
-from tests.boundary.asking import BACKENDS, PROTOCOLS, Asker, asking, outcome, write_model
+from tests.boundary.clients import ProbeClient, outcome, write_model
 
 pytestmark = pytest.mark.server
 
@@ -20,18 +19,18 @@ pytestmark = pytest.mark.server
 class Load:
     """Requests over both protocols, without a pause, until it is stopped."""
 
-    def __init__(self, askers: list[Asker], model: str) -> None:
+    def __init__(self, clients: list[ProbeClient], model: str) -> None:
         self.outcomes: list[str] = []
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._ask, args=(ask, model, action), daemon=True)
-            for ask in askers
+            for ask in clients
             for action in ("reply", "sleep 30")
         ]
         for thread in self._threads:
             thread.start()
 
-    def _ask(self, ask: Asker, model: str, action: str) -> None:
+    def _ask(self, ask: ProbeClient, model: str, action: str) -> None:
         while not self._stop.is_set():
             self.outcomes.append(outcome(ask, action, model=model, timeout_s=30))
 
@@ -47,40 +46,40 @@ class Load:
             thread.join(40)
 
 
-def test_no_request_fails_while_versions_change(tmp_path: Path) -> None:
-    write_model(tmp_path, "probe")
-    with running_server(tmp_path, extra_backends=BACKENDS) as running, asking(running, *PROTOCOLS) as askers:
-        with Load(askers, "probe") as load:
-            # New versions, then the same version with another config.
-            for version in (2, 3, 4):
-                write_model(tmp_path, "probe", version=version)
-                running.control.load("probe", None)
-                assert running.control.config("probe", version)
-                enough = len(load.outcomes) + 100
-                assert until(partial(load.reached, enough))
-            write_model(tmp_path, "probe", version=4, note="changed")
-            running.control.load("probe", None)
-            assert until(partial(load.reached, 1000))
-        assert Counter(load.outcomes) == {"OK": len(load.outcomes)}
-        assert askers[0]("reply")["echo"].item() == b"replychanged"
+def test_no_request_fails_while_versions_change(
+    server: RunningServer, clients: dict[str, ProbeClient], fresh: str
+) -> None:
+    with Load(list(clients.values()), fresh) as load:
+        # New versions, then the same version with another config.
+        for version, note in ((2, ""), (3, ""), (3, "changed")):
+            write_model(server.repository, fresh, version=version, note=note)
+            server.control.load(fresh, None)
+            assert server.control.config(fresh, version)
+            assert until(partial(load.reached, len(load.outcomes) + 100))
+    assert Counter(load.outcomes) == {"OK": len(load.outcomes)}
+    assert clients["http"]("reply", model=fresh)["echo"].item() == b"replychanged"
 
 
-def test_unload_and_load_under_load_end_every_request(server: RunningServer, askers: dict[str, Asker]) -> None:
+def test_unload_and_load_under_load_answer_every_request(
+    server: RunningServer, clients: dict[str, ProbeClient]
+) -> None:
     write_model(server.repository, "shifting")
     server.control.load("shifting", None)
-    with Load(list(askers.values()), "shifting") as load:
+    with Load(list(clients.values()), "shifting") as load:
         for _ in range(3):
             server.control.unload("shifting")
             assert until(lambda: "UNAVAILABLE" in load.outcomes[-8:])
             server.control.load("shifting", None)
             assert until(lambda: load.outcomes[-8:] == ["OK"] * 8)
-    # Between the two nobody serves; but nothing hangs, and nothing ends otherwise.
+    # Between the two the model is not served: requests are refused, and none hangs or fails otherwise.
     assert set(load.outcomes) <= {"OK", "UNAVAILABLE"}, Counter(load.outcomes)
     server.control.unload("shifting")
 
 
-def test_failing_requests_leave_nothing_behind(server: RunningServer, ask: Asker, fresh: str) -> None:
-    def fail(count: int) -> None:
+def test_failing_requests_leave_nothing_behind(
+    server: RunningServer, clients: dict[str, ProbeClient], fresh: str
+) -> None:
+    def fail(count: int, ask: ProbeClient) -> None:
         actions = ("drop", "wrong-rows", "bad-array", "no such action")
         for index in range(count):
             assert outcome(ask, actions[index % 4], model=fresh) != "OK"
@@ -88,9 +87,11 @@ def test_failing_requests_leave_nothing_behind(server: RunningServer, ask: Asker
             assert outcome(ask, "reply", model=fresh, unknown=1) == "INVALID_ARG"
 
     (pid,) = server.stub_pids(fresh)
-    fail(100)
+    for ask in clients.values():
+        fail(100, ask)
     before, shared = psutil.Process(pid).memory_info().rss, sum(server.shared_memory().values())
-    fail(800)
+    for ask in clients.values():
+        fail(400, ask)
     assert sum(server.shared_memory().values()) == shared
     assert psutil.Process(pid).memory_info().rss - before < 8 * 2**20
     assert psutil.Process(pid).num_threads() < 20

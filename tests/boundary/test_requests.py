@@ -1,4 +1,4 @@
-"""Requests that are not acceptable: each is answered INVALID_ARG with what was wrong and what is accepted."""
+"""Invalid requests are answered INVALID_ARG with what is wrong and what is accepted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.boundary.asking import Asker
+from tests.boundary.clients import ProbeClient
 from tidal_client.errors import RequestError
 
 pytestmark = pytest.mark.server
@@ -33,14 +33,14 @@ ACTION = np.array([[b"reply"]], object)
         ({"stop": "[" * 100_000}, "request option 'stop': expected a JSON list of texts"),
     ],
 )
-def test_options(ask: Asker, options: dict[str, Any], message: str) -> None:
+def test_options(ask: ProbeClient, options: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError) as refused:
         ask("reply", **options)
     assert refused.value.code == "INVALID_ARG"
     assert message in str(refused.value)
 
 
-def test_acceptable_options(ask: Asker) -> None:
+def test_acceptable_options(ask: ProbeClient) -> None:
     assert ask("reply", latency_ms="15000", utility=0.5, seed=7, stop="x")["echo"].item() == b"reply"
 
 
@@ -58,19 +58,19 @@ def test_acceptable_options(ask: Asker) -> None:
         ({"action": np.empty((0, 1), object)}, "0"),
     ],
 )
-def test_inputs(ask: Asker, inputs: dict[str, Any], message: str) -> None:
+def test_inputs(ask: ProbeClient, inputs: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestError, match=message) as refused:
         ask.raw("probe", inputs)
     assert refused.value.code == "INVALID_ARG", refused.value
 
 
-def test_an_output_that_is_not_there(ask: Asker) -> None:
+def test_an_unknown_output(ask: ProbeClient) -> None:
     with pytest.raises(RequestError, match="'ecco'") as refused:
         ask("reply", outputs=["ecco"])
     assert refused.value.code == "INVALID_ARG"
 
 
-def test_more_rows_than_the_queue_ever_takes(ask: Asker) -> None:
+def test_more_rows_than_the_capacity_of_the_queue(ask: ProbeClient) -> None:
     with pytest.raises(RequestError, match="5 rows; accepted are up to max_queue_size, 4") as refused:
         ask(["reply"] * 5, model="small")
     assert refused.value.code == "INVALID_ARG"

@@ -1,4 +1,4 @@
-"""Services that never come back: clients, restarts and the server's end do not wait for them."""
+"""Services that hang: clients, restarts and the end of the server do not wait for them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from testing.requests import make_context
 from testing.servers import running_server
 from testing.waiting import until
-from tests.boundary.asking import (
+from tests.boundary.clients import (
     BACKENDS,
     PROTOCOLS,
-    Asker,
-    asking,
+    ProbeClient,
+    connected,
     in_background,
     outcome,
     together,
@@ -25,30 +25,31 @@ from tests.boundary.asking import (
 from tests.boundary.scraping import value
 from tests.boundary.test_keeper import Running
 from tidal.service import ServiceContext
+from tidal.triton import keeper
 from tidal.triton.keeper import ServiceKeeper
 
 
 @pytest.mark.server
-def test_a_place_in_the_queue_is_free_once_the_answer_is_read(ask: Asker) -> None:
-    """As many clients as places, each with one request at a time, are never refused."""
+def test_queue_capacity_is_free_once_the_response_is_read(ask: ProbeClient) -> None:
+    """As many sequential clients as the capacity of the queue are never refused."""
 
     def client(index: int) -> set[str]:
-        return {outcome(ask, "reply", model="small") for _ in range(250)}
+        return {outcome(ask, "reply", model="small") for _ in range(100)}
 
     assert together(4, client) == [{"OK"}] * 4
 
 
 @pytest.mark.server
 def test_the_server_ends_by_itself_with_a_stuck_engine(tmp_path: Path) -> None:
-    write_model(tmp_path, "stuck", answer_timeout_s=1)
+    write_model(tmp_path, "stuck", answer_timeout_s=2)
     with running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=30) as server:
-        with asking(server, *PROTOCOLS) as askers:
-            asked = [
-                in_background(outcome, ask, action, model="stuck") for ask in askers for action in ("block", "reply")
+        with connected(server, *PROTOCOLS) as clients:
+            sent = [
+                in_background(outcome, ask, action, model="stuck") for ask in clients for action in ("block", "reply")
             ]
             assert until(lambda: value(server, "tidal_probe_in_flight_queries", "stuck") == 4)
             os.kill(server.pid, signal.SIGTERM)
-            assert [each.result(timeout=60) for each in asked] == ["UNAVAILABLE"] * 4
+            assert [each.result(timeout=60) for each in sent] == ["UNAVAILABLE"] * 4
         assert until(lambda: server.process.exit_status() is not None)
         assert server.process.exit_status() == 0
         assert until(lambda: not server.processes())
@@ -63,7 +64,8 @@ class Unending(Running):
         threading.Event().wait()
 
 
-def test_a_failed_service_that_does_not_close_is_replaced_all_the_same() -> None:
+def test_a_failed_service_that_does_not_close_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "_CLOSE_GRACE_S", 0.1)
     services: list[Unending] = []
 
     def start(context: ServiceContext) -> Unending:
@@ -71,12 +73,12 @@ def test_a_failed_service_that_does_not_close_is_replaced_all_the_same() -> None
         return services[-1]
 
     context = make_context(Path(), failures=[])
-    keeper = ServiceKeeper(context, start, lambda error: None)
+    kept = ServiceKeeper(context, start, lambda error: None)
     services[0].context.failed(ValueError("broken"))
     assert until(lambda: len(services) == 2)
     assert services[0].closed.is_set()
-    # The end of the model is no less sure than a restart.
-    ending = threading.Thread(target=keeper.close, args=(0.1,), daemon=True)
+    # The end of the model does not wait for it either.
+    ending = threading.Thread(target=kept.close, args=(0.1,), daemon=True)
     ending.start()
     ending.join(10)
     assert not ending.is_alive()

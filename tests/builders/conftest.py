@@ -1,16 +1,26 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from testing.building import short_timing
 from testing.models import make_tiny_classifier
 from tidal_builders.arlo.build import build_arlo
 from tidal_builders.arlo.report import ArloReport
 from tidal_builders.specs import load_spec
+
+Published = tuple[Path, Path, ArloReport]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_timing() -> Iterator[None]:
+    with short_timing():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -32,14 +42,24 @@ def write_spec(tmp_path: Path, tiny: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, Path, ArloReport]:
-    """A spec, a repository with the model it describes, and the report of that build. Not to be changed."""
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Published:
+    """A spec, a repository with the model it describes, and the report of that build. Read-only: see `copied`."""
     folder = tmp_path_factory.mktemp("published")
+    shutil.copytree(tiny, folder / "source")
     spec = folder / "tiny.yaml"
     spec.write_text(
-        f"kind: arlo\nname: tiny\nmodel: {tiny}\nlengths: [16, 64]\nmax_batch: 4\n"
+        "kind: arlo\nname: tiny\nmodel: ./source\nlengths: [16, 64]\nmax_batch: 4\ntruncate: true\n"
         "outputs: [logits, attention_received]\n"
     )
-    report = build_arlo(load_spec(spec), folder / "repository", spec_file=spec)
+    with short_timing():
+        report = build_arlo(load_spec(spec), folder / "repository", spec_file=spec)
     return spec, folder / "repository", report
+
+
+@pytest.fixture
+def copied(published: Published, tmp_path: Path) -> tuple[Path, Path]:
+    """Spec and repository of `published`, and beside them its source, as copies that the test may change."""
+    folder = tmp_path / "copied"
+    shutil.copytree(published[0].parent, folder)
+    return folder / "tiny.yaml", folder / "repository"

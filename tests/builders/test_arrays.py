@@ -1,4 +1,4 @@
-"""Arrays in a file, also where there is no room for them."""
+"""Arrays written to a file, also on a full disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tidal_builders.arrays import write_arrays
 
 
-def test_they_are_read_again(tmp_path: Path) -> None:
+def test_written_arrays_are_read_back(tmp_path: Path) -> None:
     write_arrays(tmp_path / "arrays.npz", {"0/ids": np.arange(3), "names": np.array(["a", "ö"])})
     with np.load(tmp_path / "arrays.npz") as found:
         assert found["0/ids"].tolist() == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""What a build publishes, against the source model."""
+"""Published versions, compared with their source model."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tidal.engines import open_engines
 from tidal.errors import InvalidArgument
 from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo.build import build_arlo
+from tidal_builders.arlo.plan import plan_arlo
 from tidal_builders.arlo.report import ArloReport
 from tidal_builders.specs import load_spec
 
@@ -44,25 +45,25 @@ def _tokens(folder: Path, manifest: ArloManifest, text: str, length: int) -> dic
     return {name: np.pad(np.asarray([row], np.int64), ((0, 0), (0, length - len(row)))) for name, row in values.items()}
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_published_engines_answer_like_the_source_model(published: Published, tiny: Path, text: str) -> None:
+def test_published_engines_give_the_outputs_of_the_source_model(published: Published, tiny: Path) -> None:
     _, repository, _ = published
     folder, manifest = _latest(repository)
     manifest.check(folder, device.cpu())
     (engine,) = open_engines(manifest.artifact(manifest.runtimes[-1], folder))
-    got = engine.run(_tokens(folder, manifest, text, manifest.max_length))  # whichever form was faster here
-
-    inputs = AutoTokenizer.from_pretrained(tiny)(text, return_tensors="pt")
-    count = inputs["input_ids"].shape[1]
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
     model = AutoModelForSequenceClassification.from_pretrained(tiny, attn_implementation="eager").eval()
-    with torch.inference_mode():
-        expected = model(**inputs, output_attentions=True)
-    assert np.abs(got["logits"][0] - expected.logits[0].numpy()).max() <= 1e-3
-    received = sum(layer[0].sum(dim=(0, 1)) for layer in expected.attentions).numpy()
-    np.testing.assert_allclose(got["attention_received"][0, :count], received, rtol=1e-3)
-    np.testing.assert_allclose(got["attention_received"][0, count:], 0, atol=1e-3)
-    # Every query row of every head and layer gives 1 in all.
-    assert got["attention_received"].sum() == pytest.approx(count * 2 * 2, rel=1e-3)
+    for text in TEXTS:
+        got = engine.run(_tokens(folder, manifest, text, manifest.max_length))  # whichever form was faster here
+        inputs = tokenizer(text, return_tensors="pt")
+        count = inputs["input_ids"].shape[1]
+        with torch.inference_mode():
+            expected = model(**inputs, output_attentions=True)
+        assert np.abs(got["logits"][0] - expected.logits[0].numpy()).max() <= 1e-3
+        received = sum(layer[0].sum(dim=(0, 1)) for layer in expected.attentions).numpy()
+        np.testing.assert_allclose(got["attention_received"][0, :count], received, rtol=1e-3)
+        np.testing.assert_allclose(got["attention_received"][0, count:], 0, atol=1e-3)
+        # Each row of attention weights sums to 1, in every head and layer.
+        assert got["attention_received"].sum() == pytest.approx(count * 2 * 2, rel=1e-3)
 
 
 def test_the_manifest_describes_the_version(published: Published) -> None:
@@ -87,32 +88,24 @@ def test_the_manifest_describes_the_version(published: Published) -> None:
     assert forms[chosen].verdict == "chosen"
 
 
-def test_the_published_tokenizer_neither_cuts_nor_pads(published: Published) -> None:
+def test_the_published_tokenizer_neither_truncates_nor_pads(published: Published) -> None:
     folder, manifest = _latest(published[1])
     content = json.loads((folder / manifest.tokenizer.file).read_text())
     assert content["truncation"] is None
     assert content["padding"] is None
 
 
-def test_the_config_is_written_once(write_spec: WriteSpec, tmp_path: Path) -> None:
-    spec_file = write_spec(truncate=True)
-    build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
-    config = tmp_path / "r/tiny/config.pbtxt"
-    text = config.read_text()
+def test_the_config_is_that_of_the_spec(published: Published) -> None:
+    text = (published[1] / "tiny/config.pbtxt").read_text()
     for part in ('backend: "arlo"', "max_batch_size: 64", "dynamic_batching { }", 'key: "truncate"'):
         assert part in text
-    assert "attention_received" not in text
-    config.write_text("# mine\n")
-    build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file, force=True)
-    assert config.read_text() == "# mine\n"
-    assert ModelEntry(tmp_path / "r/tiny").versions() == [1, 2]
+    assert "attention_received" in text
 
 
 @pytest.mark.parametrize(
     "fields",
     [
         {"form": "static"},
-        {"engine": "torch"},
         {"engine": "torch", "max_batch": 1, "lengths": [5, 16]},
         {"contexts": 2, "threads": 1, "max_batch": 1},
     ],
@@ -132,19 +125,20 @@ def test_other_forms_and_engines(write_spec: WriteSpec, tmp_path: Path, tiny: Pa
     assert np.abs(logits - expected).max() <= 1e-3
 
 
-def test_lengths_are_found_on_a_saved_curve(write_spec: WriteSpec, tmp_path: Path) -> None:
-    spec_file = write_spec(lengths="auto", form="auto")
+def test_lengths_are_derived_from_a_saved_latency_curve(write_spec: WriteSpec, tmp_path: Path) -> None:
+    short = make_tiny_classifier(tmp_path / "short", layers=1, max_position=32)
+    spec_file = write_spec(model=str(short), lengths="auto", form="static", max_batch=1)
     build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
     folder, manifest = _latest(tmp_path / "r")
     curve = json.loads((folder / "latency_curve.json").read_text())
-    assert curve["lengths"] == list(range(8, 65, 8))
-    assert len(curve["static_ms"]) == len(curve["dynamic_ms"]) == 8
+    assert curve["lengths"] == list(range(8, 33, 8))
+    assert len(curve["static_ms"]) == len(curve["dynamic_ms"]) == 4
     assert (folder / "latency_curve.png").read_bytes()[:4] == b"\x89PNG"
-    assert manifest.max_length == 64
+    assert manifest.max_length == 32
     assert {"latency_curve.png", "latency_curve.json"} <= {file.path for file in manifest.files}
 
 
-def test_auto_takes_the_most_precise_within_3_percent_of_the_fastest(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_auto_selects_the_most_precise_within_3_percent_of_the_fastest(write_spec: WriteSpec, tmp_path: Path) -> None:
     spec_file = write_spec(precision="auto", tolerance=1e-3)
     report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
     assert report.precision == "fp32"
@@ -154,18 +148,9 @@ def test_auto_takes_the_most_precise_within_3_percent_of_the_fastest(write_spec:
     assert (verdicts["int8"].max_abs_error or 0) > 1e-3
 
 
-def test_what_misses_its_tolerance_is_not_published(write_spec: WriteSpec, tmp_path: Path) -> None:
-    spec_file = write_spec(precision="int8", tolerance=1e-4)
-    report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
-    assert report.outcome == "missed"
-    assert any("exceeds the tolerance 0.0001 by a factor of" in reason for reason in report.reasons)
-    assert ModelEntry(tmp_path / "r/tiny").versions() == []
-    assert not (tmp_path / "r/tiny/config.pbtxt").exists()
-
-
-def test_own_samples_and_labels(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_samples_and_labels_of_the_spec(write_spec: WriteSpec, tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("good film\nbad film\n\nthe food was slow and the hotel was worse\n")
-    spec_file = write_spec(samples="lines.txt", labels=["a", "b", "c"])
+    spec_file = write_spec(samples="lines.txt", labels=["a", "b", "c"], lengths=[16], max_batch=1)
     build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
     assert _latest(tmp_path / "r")[1].labels == ("a", "b", "c")
 
@@ -198,7 +183,7 @@ def test_a_model_without_a_trained_head_is_refused(tmp_path: Path, tiny: Path, w
     spec_file = write_spec(model=str(headless))
     with pytest.raises(InvalidArgument, match=r"it is a model without a head: .* has no classifier \(BertModel\)"):
         build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
-    # A configuration that claims a classifier does not make one.
+    # A configuration of a classifier does not add its weights.
     shutil.copy(tiny / "config.json", headless)
     with pytest.raises(InvalidArgument, match=r"no weights for classifier.bias, classifier.weight"):
         build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
@@ -215,25 +200,24 @@ def test_pickled_weights_are_refused(tmp_path: Path, tiny: Path, write_spec: Wri
         build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
 
 
-def test_a_changed_source_model_is_built_again(tmp_path: Path, write_spec: WriteSpec) -> None:
-    source = make_tiny_classifier(tmp_path / "source", max_position=64)
-    spec_file = write_spec(model=str(source))
+def test_a_changed_source_model_makes_the_version_stale(copied: tuple[Path, Path]) -> None:
+    spec_file, repository = copied
     spec = load_spec(spec_file)
-    assert build_arlo(spec, tmp_path / "r", spec_file=spec_file).version == 1
-    again = build_arlo(spec, tmp_path / "r", spec_file=spec_file)
+    again = build_arlo(spec, repository, spec_file=spec_file)
     assert (again.outcome, again.version) == ("current", 1)
-    make_tiny_classifier(source, max_position=64, seed=1)
-    report = build_arlo(spec, tmp_path / "r", spec_file=spec_file)
-    assert (report.outcome, report.version, report.reasons) == ("published", 2, ("source files changed",))
+    make_tiny_classifier(spec_file.parent / "source", max_position=64, seed=1)
+    assert plan_arlo(spec, repository, spec_file.parent).reasons == ("source files changed",)
 
 
-def test_a_damaged_version_is_built_again(tmp_path: Path, write_spec: WriteSpec) -> None:
-    spec_file = write_spec()
-    build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
-    (tmp_path / "r/tiny/1/engines/model.bin").write_bytes(b"short")
-    report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+def test_a_damaged_version_is_built_again_with_the_same_config(copied: tuple[Path, Path]) -> None:
+    spec_file, repository = copied
+    (repository / "tiny/config.pbtxt").write_text("# mine\n")
+    (repository / "tiny/1/engines/model.bin").write_bytes(b"short")
+    report = build_arlo(load_spec(spec_file), repository, spec_file=spec_file)
     assert (report.outcome, report.version) == ("published", 2)
     assert "model.bin differs from what was published" in report.reasons[0]
+    assert ModelEntry(repository / "tiny").versions() == [1, 2]
+    assert (repository / "tiny/config.pbtxt").read_text() == "# mine\n"
 
 
 def test_another_device_or_library_is_refused_with_the_rebuild_command(published: Published) -> None:

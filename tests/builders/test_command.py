@@ -1,4 +1,4 @@
-"""`tidal build` as a person or a pipeline calls it."""
+"""`tidal build` as users and pipelines call it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.tabi.builders.command import tidal_build as build_here
+from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo.report import ArloReport
 
 WriteSpec = Callable[..., Path]
@@ -35,13 +36,13 @@ def test_build_check_change_and_rebuild(write_spec: WriteSpec, tmp_path: Path) -
     repository = tmp_path / "r"
     spec = write_spec()
 
-    stale = tidal_build(spec, "--repository", repository, "--check")
-    assert stale.returncode == 1
+    stale = build_here(spec, "--repository", repository, "--check")
+    assert stale.code == 1
     assert "tiny: stale: no version is published" in stale.stdout
     assert not repository.exists()
 
-    dry = tidal_build(spec, "--repository", repository, "--dry-run")
-    assert dry.returncode == 0
+    dry = build_here(spec, "--repository", repository, "--dry-run")
+    assert dry.code == 0
     assert "tiny: stale: " in dry.stdout
     assert not repository.exists()
 
@@ -51,15 +52,15 @@ def test_build_check_change_and_rebuild(write_spec: WriteSpec, tmp_path: Path) -
         assert word in built.stdout
     assert "profile" in built.stderr
 
-    current = tidal_build(spec, "--repository", repository)
-    assert current.returncode == 0
+    current = build_here(spec, "--repository", repository)
+    assert current.code == 0
     assert current.stdout == "tiny: version 1 is current\n"
     assert current.stderr == ""
-    assert tidal_build(spec, "--repository", repository, "--check").returncode == 0
+    assert build_here(spec, "--repository", repository, "--check").code == 0
 
     write_spec(max_batch=2)
-    changed = tidal_build(spec, "--repository", repository, "--check")
-    assert changed.returncode == 1
+    changed = build_here(spec, "--repository", repository, "--check")
+    assert changed.code == 1
     assert "spec.max_batch changed from 4 to 2" in changed.stdout
 
     as_json = build_here(spec, "--repository", repository, "--json")
@@ -92,14 +93,16 @@ def test_only_builds_the_named_specs(write_spec: WriteSpec, tmp_path: Path) -> N
     assert "did you mean 'two'" in wrong.stderr
 
 
-def test_a_missed_tolerance_exits_3_and_says_how_far_off(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_a_missed_tolerance_exits_3_and_reports_the_error(write_spec: WriteSpec, tmp_path: Path) -> None:
     done = build_here(write_spec(precision="bf16", tolerance=1e-6), "--repository", tmp_path / "r")
     assert done.code == 3, done.stderr
     assert "not published" in done.stdout
     assert "exceeds the tolerance 1e-06 by a factor of" in done.stdout
+    assert ModelEntry(tmp_path / "r/tiny").versions() == []
+    assert not (tmp_path / "r/tiny/config.pbtxt").exists()
 
 
-def test_one_bad_spec_does_not_keep_others_from_being_built(write_spec: WriteSpec, tmp_path: Path) -> None:
+def test_an_invalid_spec_does_not_prevent_the_build_of_others(write_spec: WriteSpec, tmp_path: Path) -> None:
     bad, good = write_spec(name="bad", labels=["one"]), write_spec(name="good")
     done = build_here(bad, good, "--repository", tmp_path / "r")
     assert done.code == 2
@@ -111,10 +114,10 @@ def test_one_bad_spec_does_not_keep_others_from_being_built(write_spec: WriteSpe
     "error",
     [
         OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "r/tiny/.staging-1/manifest.json"),
-        RuntimeError(f"while serializing: {os.strerror(errno.ENOSPC)} (os error 28)"),  # as a library tells it
+        RuntimeError(f"while serializing: {os.strerror(errno.ENOSPC)} (os error 28)"),  # as a library reports it
     ],
 )
-def test_a_full_disk_exits_3_and_says_so(
+def test_a_full_disk_exits_3_with_an_error(
     write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def full(*_: object) -> None:
@@ -127,7 +130,7 @@ def test_a_full_disk_exits_3_and_says_so(
 
 
 @pytest.mark.parametrize("text", ["kind: arlo\n", "kind: [\n", "kind: tabbi\nname: x\n"])
-def test_a_bad_spec_exits_2(tmp_path: Path, text: str) -> None:
+def test_an_invalid_spec_exits_2(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     done = build_here(path, "--repository", tmp_path / "r")
@@ -137,12 +140,12 @@ def test_a_bad_spec_exits_2(tmp_path: Path, text: str) -> None:
 
 
 def test_usage() -> None:
-    assert tidal_build().returncode == 2
-    assert tidal_build("--nothing").returncode == 2
+    assert build_here().code == 2
+    assert build_here("--nothing").code == 2
     shown = tidal_build("--help")
     assert shown.returncode == 0
     for word in ("Examples:", "Exit codes:", "--dry-run", "--schema"):
         assert word in shown.stdout
-    schema = tidal_build("--schema")
-    assert schema.returncode == 0
+    schema = build_here("--schema")
+    assert schema.code == 0
     assert "oneOf" in json.loads(schema.stdout)

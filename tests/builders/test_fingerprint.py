@@ -1,4 +1,4 @@
-"""How a model is run on this machine."""
+"""How the workers of a model and its libraries enter its fingerprint."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def spec(**fields: object) -> ArloSpec:
     return ArloSpec.model_validate({"kind": "arlo", "name": "m", "model": "m", **fields})
 
 
-def test_the_other_way_has_as_many_engines_as_the_first_has_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_alternative_has_one_engine_per_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
     assert one_per_thread(spec()) == Workers(8, 1)
 
 
 @pytest.mark.parametrize("fields", [{"engine": "torch"}, {"threads": 2}, {"contexts": 2}])
-def test_no_other_way(monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]) -> None:
+def test_settings_without_an_alternative(monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
     assert one_per_thread(spec(**fields)) is None
 
@@ -30,7 +30,7 @@ def test_no_other_way(monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]
 @pytest.mark.parametrize(
     ("engine", "own"), [("openvino", {"openvino", "nncf"}), ("torch", set()), ("tensorrt", {"tensorrt", "onnxscript"})]
 )
-def test_only_libraries_that_the_engine_uses_decide(
+def test_only_libraries_of_the_engine_are_ingredients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, own: set[str]
 ) -> None:
     for module in ("plan", "workers"):

@@ -1,4 +1,4 @@
-"""A builder that is killed at any point leaves complete versions only, and work that the next one goes on with."""
+"""A builder killed at any point leaves only complete versions, and finished stages that the next build reuses."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from testing.building import BuildProcess
 from tidal import device
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.repository.entries import ModelEntry
@@ -21,31 +22,6 @@ from tidal_builders.specs import load_spec
 from tidal_builders.workspace import build_lock
 
 WriteSpec = Callable[..., Path]
-
-_BUILD = """
-import sys
-from pathlib import Path
-from tidal_builders.arlo.build import build_arlo
-from tidal_builders.specs import load_spec
-spec, repository = Path(sys.argv[1]), Path(sys.argv[2])
-kill_at = sys.argv[3] if len(sys.argv) > 3 else None
-
-def report(stage, share):
-    print(stage, flush=True)
-    if stage == kill_at:
-        import os, signal
-        os.kill(os.getpid(), signal.SIGKILL)
-
-build_arlo(load_spec(spec), repository, spec_file=spec, progress=report)
-"""
-
-
-def _start(spec: Path, repository: Path, *kill_at: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", _BUILD, str(spec), str(repository), *kill_at],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
 
 
 def _only_complete_versions(repository: Path) -> list[int]:
@@ -57,13 +33,16 @@ def _only_complete_versions(repository: Path) -> list[int]:
 
 def test_killed_at_random_points(write_spec: WriteSpec, tmp_path: Path) -> None:
     repository, spec = tmp_path / "r", write_spec()
+    staging = repository / "tiny/.staging-1"
+    staging.mkdir(parents=True)
+    (staging / "manifest.json").write_text("{")
     seed = int.from_bytes(os.urandom(4), "big")
     draw = random.Random(seed)
     for _ in range(3):
-        process = _start(spec, repository)
-        time.sleep(draw.uniform(0.2, 6))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process = BuildProcess(spec, repository)
+        process.wait_started()
+        time.sleep(draw.uniform(0, 0.8))
+        process.kill()
         _only_complete_versions(repository)
     report = build_arlo(load_spec(spec), repository, spec_file=spec)
     assert report.outcome in ("published", "current"), f"seed {seed}"
@@ -72,40 +51,45 @@ def test_killed_at_random_points(write_spec: WriteSpec, tmp_path: Path) -> None:
     assert not leftovers, f"seed {seed}"
 
 
-@pytest.mark.parametrize(
-    ("stage", "kept"),
-    [
-        ("verify", {"reference", "engine-fp32", "precision", "lengths", "form"}),
-        ("publish", {"reference", "engine-fp32", "precision", "lengths", "form", "verified", "profiles"}),
-    ],
-)
-def test_finished_stages_are_used_again(write_spec: WriteSpec, tmp_path: Path, stage: str, kept: set[str]) -> None:
+class _Stop(BaseException):
+    """Ends a build in this process."""
+
+
+def test_finished_stages_are_reused(write_spec: WriteSpec, tmp_path: Path) -> None:
     repository, spec = tmp_path / "r", write_spec()
-    process = _start(spec, repository, stage)
-    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert BuildProcess(spec, repository, kill_at="verify").wait() == -signal.SIGKILL
     assert _only_complete_versions(repository) == []
     stages: list[str] = []
-    report = build_arlo(load_spec(spec), repository, spec_file=spec, progress=lambda name, _: stages.append(name))
-    assert report.outcome == "published"
-    assert kept <= set(report.reused)
+
+    def stop(stage: str, _share: float) -> None:
+        stages.append(stage)
+        if stage == "publish":
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        build_arlo(load_spec(spec), repository, spec_file=spec, progress=stop)
+    assert "profile" in stages
     assert "load the source model" not in stages
     assert not [stage for stage in stages if stage.startswith("compile")]
-
-
-def test_a_half_written_staging_folder_is_removed(write_spec: WriteSpec, tmp_path: Path) -> None:
-    repository, spec = tmp_path / "r", write_spec()
-    staging = repository / "tiny/.staging-1"
-    staging.mkdir(parents=True)
-    (staging / "manifest.json").write_text("{")
-    build_arlo(load_spec(spec), repository, spec_file=spec)
-    assert not staging.exists()
+    assert _only_complete_versions(repository) == []
+    report = build_arlo(load_spec(spec), repository, spec_file=spec)
+    assert report.outcome == "published"
+    assert set(report.reused) >= {
+        "reference",
+        "engine-fp32",
+        "precision",
+        "lengths",
+        "form",
+        "verified",
+        "profiles",
+    }
 
 
 def test_builds_of_a_model_wait_for_each_other(write_spec: WriteSpec, tmp_path: Path) -> None:
-    """Two at once publish one version: the second finds the first one's when its turn comes."""
+    """Two concurrent builds publish one version: the second waits for the first and finds its version current."""
     repository, spec = tmp_path / "r", write_spec()
-    both = [_start(spec, repository) for _ in range(2)]
-    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    both = [BuildProcess(spec, repository) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
     assert _only_complete_versions(repository) == [1]
 
 

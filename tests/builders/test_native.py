@@ -128,7 +128,7 @@ def test_the_config_is_one_that_triton_parses(repository: Path, length: int, pro
     ("visible", "short", "long"),
     [((), [0], [0]), (("0",), [0], [0]), (("2", "GPU-b"), [0], [1]), (("0", "1", "2", "3", "4"), [0, 1], [2, 3, 4])],
 )
-def test_instances_take_the_visible_gpus_by_turns(
+def test_instances_are_distributed_over_the_visible_gpus(
     tmp_path: Path,
     tiny: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -152,7 +152,7 @@ def test_more_instances_than_gpus_share_them() -> None:
     assert [instance_gpus(counts, place, 2) for place in range(3)] == [[0], [1], [0]]
 
 
-def test_the_plan_is_where_tritons_backend_reads_it(repository: Path) -> None:
+def test_the_plan_has_the_path_that_tritons_backend_reads(repository: Path) -> None:
     for length in LENGTHS:
         version = repository / f"tiny_len{length}" / "1"
         assert (version / "model.plan").samefile(repository / "tiny/1/engines/a/a.plan")

@@ -24,8 +24,8 @@ WriteSpec = Callable[..., Path]
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = EngineEntry(
         module="tests.builders.toy_engine",
-        library="torch",
-        distribution="torch",
+        library="openvino",
+        distribution="openvino",
         extra="build",
         devices=("cpu",),
         threads_per_process=True,
@@ -45,7 +45,7 @@ def test_a_new_engine_is_one_entry(toy: None, write_spec: WriteSpec, tmp_path: P
 
 def test_a_new_engine_is_known_everywhere(toy: None) -> None:
     assert "toy" in available_kinds()
-    assert engine_version("toy") == engine_version("torch")
+    assert engine_version("toy") == engine_version("openvino")
     assert any(check.name == "engine toy" for check in diagnose())
     engines = spec_schema()["$defs"]["ArloSpec"]["properties"]["engine"]["enum"]
     assert engines == ["openvino", "torch", "tensorrt", "toy"]

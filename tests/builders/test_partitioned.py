@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from testing.building import BuildProcess
+from tests.builders.conftest import Published
 from tests.tabi.builders.command import tidal_build
 from tidal import device
 from tidal.arlo.manifest import load_arlo_manifest
@@ -21,39 +20,31 @@ from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE
 from tidal.repository.config import instance_count, read_config
 from tidal.repository.entries import KEPT_VERSIONS, ModelEntry
-from tidal_builders.arlo.build import build_arlo
+from tidal_builders.arlo.build import _config, build_arlo
 from tidal_builders.arlo.choices import choose_placement
 from tidal_builders.arlo.report import ArloReport
 from tidal_builders.arlo.runtimes import default_instances, publish_with_runtimes
 from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.specs import load_spec
 
-WriteSpec = Callable[..., Path]
 CORES = 3
 
-# Builds with the process killed at a stage, on the cores and with the code hash of the tests: or another build would be
-# due for that.
-_BUILD = f"""
-import os, signal, sys
-from pathlib import Path
-from tidal_builders import fingerprint
-from tidal_builders.arlo.build import build_arlo
-from tidal_builders.specs import load_spec
-os.sched_getaffinity = lambda pid: range({CORES})
-fingerprint.hash_code = lambda modules: "code"
 
-def report(stage, share):
-    if stage == sys.argv[3]:
-        os.kill(os.getpid(), signal.SIGKILL)
+def _cores(_pid: int) -> range:
+    return range(CORES)
 
-spec = Path(sys.argv[1])
-build_arlo(load_spec(spec), Path(sys.argv[2]), spec_file=spec, progress=report)
-"""
+
+def _code(_modules: object) -> str:
+    return "code"
+
+
+# Ingredients of every build here, also of builds in other processes.
+INGREDIENTS = {"os.sched_getaffinity": _cores, "tidal_builders.fingerprint.hash_code": _code}
 
 
 def _fix_ingredients(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("os.sched_getaffinity", lambda pid: range(CORES))
-    patch.setattr("tidal_builders.fingerprint.hash_code", lambda modules: "code")
+    for path, value in INGREDIENTS.items():
+        patch.setattr(path, value)
 
 
 @pytest.fixture(autouse=True)
@@ -61,16 +52,9 @@ def ingredients(monkeypatch: pytest.MonkeyPatch) -> None:
     _fix_ingredients(monkeypatch)
 
 
-@pytest.fixture
-def write_partitioned(write_spec: WriteSpec) -> WriteSpec:
-    return lambda **fields: write_spec(
-        **{"form": "auto", "placement": "partitioned", "lengths": [16, 32], "max_batch": 2, **fields}
-    )
-
-
 @pytest.fixture(scope="module")
 def once(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, Path]:
-    """A spec and a repository with version 1 of a partitioned model. Not to be changed: see `own`."""
+    """A spec and a repository with version 1 of a partitioned model. Read-only: see `copied`."""
     folder = tmp_path_factory.mktemp("partitioned")
     spec = folder / "tiny.yaml"
     spec.write_text(
@@ -84,7 +68,7 @@ def once(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> tuple[Path, Pa
 
 
 @pytest.fixture
-def own(once: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
+def copied(once: tuple[Path, Path], tmp_path: Path) -> tuple[Path, Path]:
     """A copy of the repository, and its spec."""
     shutil.copytree(once[1], tmp_path / "r")
     return once[0], tmp_path / "r"
@@ -156,8 +140,8 @@ def test_engine_files_are_shared(once: tuple[Path, Path]) -> None:
         assert all((repository / f"tiny_len{n}/1/engines" / name).samefile(front) for n in (16, 32))
 
 
-def test_what_a_runtimes_model_lacks_is_restored_without_a_build(own: tuple[Path, Path]) -> None:
-    spec, repository = own
+def test_a_missing_or_changed_model_of_a_runtime_is_restored_without_a_build(copied: tuple[Path, Path]) -> None:
+    spec, repository = copied
     assert build(spec, repository).outcome == "current"
     shutil.rmtree(repository / "tiny_len16")
     (repository / "tiny_len32/config.pbtxt").write_text("# mine\n")
@@ -172,8 +156,8 @@ def test_what_a_runtimes_model_lacks_is_restored_without_a_build(own: tuple[Path
     assert check.code == 1
 
 
-def test_a_damaged_model_of_a_runtime_is_restored(own: tuple[Path, Path]) -> None:
-    spec, repository = own
+def test_a_damaged_model_of_a_runtime_is_restored(copied: tuple[Path, Path]) -> None:
+    spec, repository = copied
     file = repository / "tiny_len16/1/engines/model.bin"
     file.unlink()
     file.write_bytes(b"short")
@@ -181,25 +165,24 @@ def test_a_damaged_model_of_a_runtime_is_restored(own: tuple[Path, Path]) -> Non
     check_runtime_models(repository)
 
 
-@pytest.mark.parametrize("stage", ["publish the front", "publish the runtimes' configs"])
-def test_a_builder_killed_between_the_runtimes_and_the_front(own: tuple[Path, Path], stage: str) -> None:
-    """What a server would serve is always of one version, and the next build goes on above every number used."""
-    spec, repository = own
+def test_a_builder_killed_between_the_runtimes_and_the_front(copied: tuple[Path, Path]) -> None:
+    """The configs always name one version, and the next build takes a number above every one in use."""
+    spec, repository = copied
     before = {p: p.read_text() for p in sorted(repository.glob("*/config.pbtxt"))}
-    (repository / "tiny/1/tokenizer/tokenizer.json").write_text("{}")  # so that a build is due
-    killed = subprocess.run([sys.executable, "-c", _BUILD, spec, repository, stage], capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert {p: p.read_text() for p in sorted(repository.glob("*/config.pbtxt"))} == before
-    front_placed = stage != "publish the front"
-    assert versions(repository) == {
-        "tiny": [1, 2] if front_placed else [1],
-        "tiny_len16": [1, 2],
-        "tiny_len32": [1, 2],
-    }
+    (repository / "tiny/1/tokenizer/tokenizer.json").write_text("{}")  # makes the version stale
+
+    def kill(stage: str) -> dict[str, list[int]]:
+        assert BuildProcess(spec, repository, kill_at=stage, changes=INGREDIENTS).wait() == -signal.SIGKILL
+        assert {p: p.read_text() for p in sorted(repository.glob("*/config.pbtxt"))} == before
+        return versions(repository)
+
+    assert kill("publish the front") == {"tiny": [1], "tiny_len16": [1, 2], "tiny_len32": [1, 2]}
+    placed = kill("publish the runtimes' configs")
+    assert placed["tiny"] == [1, 3]
+    assert {placed[name][-1] for name in ("tiny_len16", "tiny_len32")} == {3}
     report = build(spec, repository)
-    version = 2 if front_placed else 3
-    assert (report.outcome, report.version) == ("published", version)
-    assert set(map(tuple, versions(repository).values())) == {(1, version)}
+    assert (report.outcome, report.version) == ("published", 3)
+    assert set(map(tuple, versions(repository).values())) == {(1, 3)}
     check_runtime_models(repository)
 
 
@@ -215,8 +198,8 @@ def publish_again(repository: Path, **changes: object) -> None:
     publish_with_runtimes(front, manifest, staging, lambda _stage, _share: None)
 
 
-def test_old_versions_and_lengths_leave_together(own: tuple[Path, Path]) -> None:
-    _, repository = own
+def test_old_versions_and_lengths_are_removed_together(copied: tuple[Path, Path]) -> None:
+    _, repository = copied
     runtimes = load_arlo_manifest(repository / "tiny/1").runtimes
     publish_again(repository, runtimes=runtimes[1:])
     assert versions(repository) == {"tiny": [1, 2], "tiny_len16": [1], "tiny_len32": [1, 2]}
@@ -228,17 +211,17 @@ def test_old_versions_and_lengths_leave_together(own: tuple[Path, Path]) -> None
     check_runtime_models(repository)
 
 
-def test_a_model_that_is_partitioned_no_more(own: tuple[Path, Path]) -> None:
-    _, repository = own
+def test_models_of_runtimes_are_removed_with_the_last_partitioned_version(copied: tuple[Path, Path]) -> None:
+    _, repository = copied
     for _ in range(KEPT_VERSIONS):
         assert set(versions(repository)) == {"tiny", "tiny_len16", "tiny_len32"}
         publish_again(repository, placement="polymorphic")
     assert set(versions(repository)) == {"tiny"}
 
 
-def test_native_runtimes_hold_a_plan_that_triton_reads_by_itself(own: tuple[Path, Path]) -> None:
-    """The file is no plan here: what is tested is what is published where."""
-    _, repository = own
+def test_native_runtimes_hold_a_plan_that_triton_reads_by_itself(copied: tuple[Path, Path]) -> None:
+    """Tests paths and configs only: the file is not a real plan."""
+    _, repository = copied
     publish_again(repository, native=True)
     front = repository / "tiny/2/engines/model.xml"
     for length, profile in ((16, "0"), (32, "2")):
@@ -252,21 +235,21 @@ def test_native_runtimes_hold_a_plan_that_triton_reads_by_itself(own: tuple[Path
         assert config["instance_group"][0]["profile"] == [profile]
 
 
-def test_another_model_of_a_runtimes_name_is_left_alone(
-    write_spec: WriteSpec, write_partitioned: WriteSpec, tmp_path: Path
-) -> None:
-    other = write_spec(name="tiny_len16")
-    build(other, tmp_path / "r")
-    spec = write_partitioned()
+def test_another_model_of_a_runtimes_name_is_left_alone(copied: tuple[Path, Path], published: Published) -> None:
+    _, repository = copied
+    shutil.rmtree(repository / "tiny_len16")
+    shutil.copytree(published[1] / "tiny", repository / "tiny_len16")
     with pytest.raises(InvalidArgument, match=r"tiny_len16 contains another model, but a runtime of tiny must be"):
-        build(spec, tmp_path / "r")
-    assert versions(tmp_path / "r") == {"tiny": [], "tiny_len16": [1]}
-    assert load_arlo_manifest(tmp_path / "r/tiny_len16/1").name == "tiny_len16"
+        publish_again(repository)
+    assert versions(repository) == {"tiny": [1], "tiny_len16": [1], "tiny_len32": [1]}
+    assert load_arlo_manifest(repository / "tiny_len16/1").placement == "polymorphic"
 
 
-def test_the_slo_of_the_spec(write_partitioned: WriteSpec, tmp_path: Path) -> None:
-    build(write_partitioned(slo_ms=480, lengths=[16], max_batch=1), tmp_path / "r")
-    assert 'key: "slo_ms" value: { string_value: "480" }' in (tmp_path / "r/tiny/config.pbtxt").read_text()
+def test_the_slo_of_the_spec(once: tuple[Path, Path]) -> None:
+    config = _config(
+        1, spec_of("partitioned").model_copy(update={"slo_ms": 480}), load_arlo_manifest(once[1] / "tiny/1")
+    )
+    assert 'key: "slo_ms" value: { string_value: "480" }' in config
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a source model is, by the files that an unmodified transformers saves, and what each builder says of it."""
+"""Recognition of source models that an unmodified transformers saved, and the errors of builders that refuse them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
     "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
 }  # fmt: skip
 LABELS = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
-# What is saved, by the task that it is recognised as.
+# Architecture and configuration of a saved model, by the task that is recognised.
 SAVED: dict[str, tuple[str, Any]] = {
     "classification": ("BertForSequenceClassification", BertConfig(**SMALL, **LABELS)),
     "regression": ("BertForSequenceClassification", BertConfig(**SMALL, num_labels=1)),
@@ -101,7 +101,7 @@ def test_fields_of_the_configuration_decide(tmp_path: Path, config: dict[str, An
     assert recognise(tmp_path).task == task
 
 
-def test_builders_share_what_they_accept() -> None:
+def test_the_sets_of_accepted_tasks_are_consistent() -> None:
     assert SINGLE_LABEL < SINGLE_OUTPUT < ENCODERS
     assert not DECODERS & ENCODERS - {"unknown"}
 
@@ -129,7 +129,7 @@ def test_builders_share_what_they_accept() -> None:
         ("otas", "vision", "a vision model in transformers' format"),
     ],
 )
-def test_a_build_names_the_task_of_a_model_that_it_refuses(
+def test_the_error_of_a_refused_model_names_its_task(
     models: Path, tmp_path: Path, kind: str, task: str, message: str
 ) -> None:
     spec = tmp_path / "spec.yaml"
@@ -146,7 +146,7 @@ def test_encoders_of_other_tasks_can_be_bases(models: Path, task: str) -> None:
     assert require(models / task, ENCODERS, "pets").task == task
 
 
-def test_a_level_of_a_cascade_may_be_a_regression_and_then_declares_no_label(tmp_path: Path) -> None:
+def test_the_config_of_a_regression_declares_no_label(tmp_path: Path) -> None:
     spec = ArloSpec(kind="arlo", name="score", model="./m")
     for classes, names in (
         (True, {"logits", "probabilities", "label", "max_length"}),

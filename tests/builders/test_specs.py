@@ -61,7 +61,7 @@ def test_defaults() -> None:
         ({"slo_ms": float("inf")}, "field 'slo_ms'"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, object], message: str) -> None:
+def test_errors_name_the_field(change: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidArgument, match=f"spec x.yaml.*{message}"):
         parse_spec({**GOOD, **change}, "x.yaml")
 
@@ -70,14 +70,14 @@ def test_what_is_wrong_is_named(change: dict[str, object], message: str) -> None
     ("text", "message"),
     [("- a\n", "must be a mapping of fields, got list"), ("a: [", "not valid YAML"), ("", "got NoneType")],
 )
-def test_files_that_are_no_mapping(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_that_is_not_a_mapping_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text(text)
     with pytest.raises(InvalidArgument, match=message):
         load_spec(path)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_file_names_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"nothing.yaml cannot be read: No such file"):
         load_spec(tmp_path / "nothing.yaml")
 
@@ -91,7 +91,7 @@ def test_the_schema_describes_every_field() -> None:
             assert name == "kind" or field.get("description"), f"{title}.{name}"
 
 
-def test_an_engine_that_this_machine_lacks_is_refused_before_anything_is_built(tmp_path: Path, tiny: Path) -> None:
+def test_an_engine_that_this_machine_lacks_is_refused_before_the_build(tmp_path: Path, tiny: Path) -> None:
     if find_spec("tensorrt") is not None:
         pytest.skip("TensorRT is installed here")
     spec = parse_spec({**GOOD, "model": str(tiny), "engine": "tensorrt", "precision": "fp16"}, "x.yaml")

@@ -36,7 +36,7 @@ def test_uneven_steps_are_found() -> None:
     assert find_steps(GRID, curve) == [48, 200, 512]
 
 
-def test_a_single_outlier_makes_no_step() -> None:
+def test_a_single_outlier_is_not_a_step() -> None:
     curve = staircase(64)
     curve[10] += 0.8  # 88 tokens
     assert find_steps(GRID, curve) == EIGHTHS
@@ -54,7 +54,7 @@ def test_a_smooth_curve_gets_an_even_ladder(shape: str, noise: float, seed: int)
     assert find_steps(GRID, curve) == EIGHTHS
 
 
-def test_a_coarse_grid_gets_what_it_has() -> None:
+def test_a_coarse_grid_is_returned_whole() -> None:
     assert find_steps([10, 20, 30], [1.0, 2.0, 3.0]) == [10, 20, 30]
 
 

@@ -1,5 +1,5 @@
-"""An engine that is torch's under another name, for tests of the registry."""
+"""The OpenVINO engine under another name, for tests of the registry."""
 
-from tidal.engines.torch import FILE, STORED_AS, compile_engine, open_engines
+from tidal.engines.openvino import FILE, STORED_AS, compile_engine, open_engines
 
 __all__ = ["FILE", "STORED_AS", "compile_engine", "open_engines"]

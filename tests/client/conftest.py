@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from testing.servers import running_server
 from testing.waiting import until
 from tidal.server.endpoints import choose_endpoints
+from tidal_client.load import loop
 
 _CONFIG = """
 backend: "python"
@@ -37,7 +40,7 @@ parameters [ {{ key: "log_file" value: {{ string_value: "{log_file}" }} }} ]
 
 @dataclass(frozen=True)
 class ProbeServer:
-    """Where the server listens, and what the probe model wrote down."""
+    """Addresses of the server, and the log of the probe model."""
 
     http: str
     grpc: str
@@ -67,6 +70,15 @@ def probe_server(folder: Path) -> Iterator[ProbeServer]:
     with running_server(folder / "models", exit_timeout_s=5) as server:
         assert server.load_error("probe") == ""
         yield ProbeServer(f"http://{server.http}", f"grpc://{server.grpc}", log_file, server.pid)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _no_collection() -> Iterator[None]:
+    """Skip the garbage collection before each run of the load generator: in a large test session it takes a second."""
+    quick = SimpleNamespace(collect=lambda: 0, freeze=gc.freeze, unfreeze=gc.unfreeze)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "gc", quick)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,8 @@
-"""A model for a real tritonserver that does what the text of its first row says, so that clients can be tested.
+"""A model for tests of clients on a real tritonserver: the text of a request's first row selects the behaviour.
 
-`error CODE MESSAGE` fails with that code, `raise` raises, `sleep SECONDS` answers late and writes into the file
-`log_file` (a parameter of the model) that the request, by its id, has come, and when the client withdrew it meanwhile;
-anything else is answered at once.
-Logits are functions of each row's text alone, so a row that ends up at another's place is seen.
+`error CODE MESSAGE` fails with that code, `raise` raises, `sleep SECONDS` answers late and logs the request's id to the
+file `log_file` (a parameter of the model) on arrival and on cancellation; anything else is answered at once.
+Logits are functions of each row's text, so that exchanged rows are detected.
 """
 
 import json
@@ -59,7 +58,7 @@ class TritonPythonModel:
                 self._send(sender, pb_utils.InferenceResponse(_outputs(request)))
 
     def _late(self, sender, answer, request_id, seconds):
-        self._log(f"came {request_id}")
+        self._log(f"received {request_id}")
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if sender.is_cancelled():

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(params=["sync", "async"])
 def call(request: pytest.FixtureRequest, url: str) -> Callable[..., Any]:
-    """Calls a client's method by name, through each of the four transports."""
+    """Return a function that calls a client's method by name, with each of the four transports."""
 
     def blocking(method: str, *args: Any, **kwargs: Any) -> Any:
         with Client(url) as client:
@@ -35,7 +35,7 @@ def call(request: pytest.FixtureRequest, url: str) -> Callable[..., Any]:
     return blocking if request.param == "sync" else awaited
 
 
-def test_one_text_comes_back_as_a_typed_result(call: Callable[..., Any]) -> None:
+def test_one_text_gives_a_typed_result(call: Callable[..., Any]) -> None:
     result = call("classify", "probe", "a text that is rather long")
     assert result.label == "long"
     assert result.max_length == 32
@@ -45,7 +45,7 @@ def test_one_text_comes_back_as_a_typed_result(call: Callable[..., Any]) -> None
     assert result.other["echo"].tolist() == [b"a text that is rather long|"]
 
 
-def test_only_the_wanted_outputs_come_back(call: Callable[..., Any]) -> None:
+def test_only_requested_outputs_are_returned(call: Callable[..., Any]) -> None:
     result = call("classify", "probe", "hi", outputs=["label"])
     assert (result.label, result.logits, result.probabilities, result.max_length) == ("short", None, None, None)
     assert result.top_probability is None
@@ -88,7 +88,7 @@ def test_many_texts_are_split_and_keep_their_order(call: Callable[..., Any], cou
     assert [r.other["rows"].item() for r in results] == [n for n in rows for _ in range(n)]
 
 
-def test_no_text_needs_no_request(call: Callable[..., Any]) -> None:
+def test_without_texts_nothing_is_sent(call: Callable[..., Any]) -> None:
     assert call("classify_many", "no such model", []) == []
 
 
@@ -137,7 +137,7 @@ def test_each_error_code_has_its_exception(
     assert str(caught.value) == message
 
 
-def test_triton_refusals_and_failures_are_mapped(call: Callable[..., Any]) -> None:
+def test_tritons_errors_are_mapped(call: Callable[..., Any]) -> None:
     with pytest.raises(tidal_client.NotFound, match="nope"):
         call("classify", "nope", "hi")
     with pytest.raises(InvalidArgument, match="text_input"):
@@ -150,7 +150,7 @@ def test_triton_refusals_and_failures_are_mapped(call: Callable[..., Any]) -> No
         call("classify", "probe", "raise")
 
 
-def test_what_cannot_be_sent_is_refused_by_name(call: Callable[..., Any]) -> None:
+def test_invalid_arguments_are_refused_by_name(call: Callable[..., Any]) -> None:
     with pytest.raises(InvalidArgument, match=r"texts\[1\]: not valid Unicode"):
         call("classify_many", "probe", ["fine", "\ud800"])
     with pytest.raises(InvalidArgument, match=r"texts\[0\]: expected a text, got int"):
@@ -225,7 +225,7 @@ def test_many_requests_in_flight_from_one_loop(url: str) -> None:
     assert asyncio.run(run()) == [f"text {i}|" for i in range(400)]
 
 
-def test_a_closed_client_says_so(url: str, server: ProbeServer) -> None:
+def test_a_closed_client_raises(url: str, server: ProbeServer) -> None:
     client = Client(url)
     client.classify("probe", "hi")
     client.close()

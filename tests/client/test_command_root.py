@@ -1,4 +1,4 @@
-"""The root of the `tidal` command, as a process of its own so that what it imports is seen."""
+"""The root of the `tidal` command; in a subprocess where its imports matter."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 from tidal_client.extras import install_command
+from tidal_client.main import build_app
 
 _COMMANDS = ("doctor", "build", "serve", "models", "controller", "infer", "load")
-# A distribution that only adds entry points, put on the path of the process under test.
+# Code of a distribution that adds entry points.
 _PLUGIN = """
 import typer
 def hello(name: str) -> None:
@@ -31,18 +35,20 @@ def late() -> None:
 """
 
 
-def _run(*args: str, path: Path | None = None, code: str | None = None) -> subprocess.CompletedProcess[str]:
+def _run(*args: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
     env = dict(os.environ, COLUMNS="200", NO_COLOR="1")
-    if path is not None:
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path), env.get("PYTHONPATH")]))
     start = ["-c", code] if code else ["-m", "tidal_client.main"]
     command = [sys.executable, *start, *args]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
+def _invoke(*args: str) -> Result:
+    return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(build_app(), args, prog_name="tidal")
+
+
 @pytest.fixture
-def plugins(tmp_path: Path) -> Path:
-    """A folder for PYTHONPATH with further subcommands, good and broken."""
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Additional subcommands on the path, working and broken."""
     info = tmp_path / "plugins-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugins\nVersion: 1.0\n")
@@ -53,7 +59,9 @@ def plugins(tmp_path: Path) -> Path:
     (tmp_path / "a_plugin.py").write_text(_PLUGIN)
     (tmp_path / "needs_something.py").write_text("import a_module_nobody_has.deeper\n")
     (tmp_path / "needs_ours.py").write_text("import tidal_client.no_such_module\n")
-    return tmp_path
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("a_plugin", None)
 
 
 def test_help_lists_every_command_and_imports_none() -> None:
@@ -86,28 +94,28 @@ def test_the_library_imports_nothing_heavy() -> None:
 
 def test_version_and_usage() -> None:
     assert _run("--version").stdout.startswith("tidal 0.")
-    wrong = _run("infr")
-    assert wrong.returncode == 2
+    wrong = _invoke("infr")
+    assert wrong.exit_code == 2
     assert "infer" in wrong.stderr
-    assert _run("infer").returncode == 2
+    assert _invoke("infer").exit_code == 2
 
 
-def test_a_plain_function_and_a_typer_both_serve(plugins: Path) -> None:
-    assert _run("hello", "you", path=plugins).stdout == "hello you\n"
-    assert "Usage: tidal hello" in _run("hello", "--help", path=plugins).stdout
-    assert _run("group", "two", path=plugins).stdout == "two\n"
-    assert "Usage: tidal group one" in _run("group", "one", "--help", path=plugins).stdout
-    assert "Provided by a_plugin" in _run("--help", path=plugins).stdout
+def test_functions_and_typers_are_both_accepted(plugins: None) -> None:
+    assert _invoke("hello", "you").stdout == "hello you\n"
+    assert "Usage: tidal hello" in _invoke("hello", "--help").stdout
+    assert _invoke("group", "two").stdout == "two\n"
+    assert "Usage: tidal group one" in _invoke("group", "one", "--help").stdout
+    assert "Provided by a_plugin" in _invoke("--help").stdout
 
 
-def test_a_missing_extra_is_named(plugins: Path) -> None:
+def test_a_missing_extra_is_named(plugins: None) -> None:
     for command, remedy in {
         "serve": install_command("serve"),
         "broken": "pip install a_module_nobody_has",
         "late": "pip install a_module_nobody_has",
     }.items():
-        done = _run(command, path=plugins)
-        assert done.returncode == 2
+        done = _invoke(command)
+        assert done.exit_code == 2
         assert done.stdout == ""
         expected = (
             f"tidal {command} requires the Python module 'a_module_nobody_has', which is not installed: {remedy}\n"
@@ -115,8 +123,8 @@ def test_a_missing_extra_is_named(plugins: Path) -> None:
         assert done.stderr == expected
 
 
-def test_a_defect_of_our_own_is_not_blamed_on_an_extra(plugins: Path) -> None:
-    done = _run("ours", path=plugins)
-    assert done.returncode == 1
-    assert "No module named 'tidal_client.no_such_module'" in done.stderr
+def test_a_missing_module_of_tidal_is_not_reported_as_an_extra(plugins: None) -> None:
+    done = _invoke("ours")
+    assert done.exit_code == 1
+    assert str(done.exception) == "No module named 'tidal_client.no_such_module'"
     assert "pip install" not in done.stderr

@@ -1,4 +1,4 @@
-"""What an error is, where only its sentence says so: Triton puts in front of it where it happened."""
+"""Errors that are recognised by their text, which Triton prefixes with the place of the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that installs an extra: it names what this installation came from."""
+"""The command that installs an extra: it names the origin of this installation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidal_client import extras
 
 
 class _Recorded:
-    """An installed distribution, as far as its origin goes (PEP 610)."""
+    """An installed distribution with its origin (PEP 610) only."""
 
     def __init__(self, origin: str | None) -> None:
         self._origin = origin
@@ -41,5 +41,5 @@ def test_a_wheel_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("origin", [None, "{}", "no JSON", {"url": "file:///is/not/there.whl"}, {"url": "https://x/y"}])
-def test_what_is_gone_has_a_placeholder(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
+def test_an_unknown_origin_has_a_placeholder(monkeypatch: pytest.MonkeyPatch, origin: object) -> None:
     assert _command(monkeypatch, origin) == "pip install 'PATH_OF_TIDAL_CHECKOUT_OR_WHEEL[serve]'"

@@ -1,4 +1,4 @@
-"""Servers that hang, die or are not there, and requests that are withdrawn."""
+"""Servers that hang, crash or do not exist, and cancelled requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProbeServer
         yield started
 
 
-def test_a_call_waits_half_a_minute_unless_reported_otherwise() -> None:
+def test_the_default_timeout_is_30_s() -> None:
     assert DEFAULT_TIMEOUT_S == 30.0
     with Client("http://127.0.0.1:1") as http, Client("grpc://127.0.0.1:1", timeout_s=3) as grpc:
         assert http._timeout(None) == 30.0
@@ -33,7 +33,7 @@ def test_a_call_waits_half_a_minute_unless_reported_otherwise() -> None:
         assert grpc._timeout(1.5) == 1.5
 
 
-def test_a_late_answer_is_a_timeout_and_harms_no_later_request(url: str) -> None:
+def test_a_late_response_is_a_timeout_and_later_requests_work(url: str) -> None:
     with Client(url, timeout_s=0.3) as client:
         with pytest.raises(DeadlineExceeded, match=r"within 0\.3 s"):
             client.classify("probe", "sleep 1")
@@ -79,7 +79,7 @@ def test_a_hung_server_is_a_timeout_everywhere(own_server: ProbeServer, protocol
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_nobody_at_the_address(closed_port: int, protocol: str) -> None:
+def test_no_server_at_the_address(closed_port: int, protocol: str) -> None:
     url = f"{protocol}://127.0.0.1:{closed_port}"
     with Client(url) as client, pytest.raises(ConnectionFailed, match=f"no connection to {url}"):
         client.classify("probe", "hi")
@@ -117,18 +117,18 @@ def test_the_other_protocols_port(server: ProbeServer, protocol: str) -> None:
 def test_cancelling_the_task_cancels_the_request_on_the_server(server: ProbeServer) -> None:
     async def run() -> None:
         async with AsyncClient(server.grpc) as client:
-            task = asyncio.create_task(client.classify("probe", "sleep 20", request_id="withdrawn"))
-            assert await asyncio.to_thread(server.wait_for_log, "came withdrawn")
+            task = asyncio.create_task(client.classify("probe", "sleep 20", request_id="cancelled-task"))
+            assert await asyncio.to_thread(server.wait_for_log, "received cancelled-task")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert (await client.classify("probe", "hi")).label == "short"
 
     asyncio.run(run())
-    assert server.wait_for_log("cancelled withdrawn")
+    assert server.wait_for_log("cancelled cancelled-task")
 
 
-def test_a_timeout_over_grpc_withdraws_the_request(server: ProbeServer) -> None:
+def test_a_timeout_over_grpc_cancels_the_request(server: ProbeServer) -> None:
     with Client(server.grpc) as client, pytest.raises(DeadlineExceeded):
         client.classify("probe", "sleep 20", request_id="timed-out", timeout_s=0.3)
     assert server.wait_for_log("cancelled timed-out")
@@ -138,7 +138,7 @@ def test_cancelling_an_http_task_leaves_the_client_usable(server: ProbeServer) -
     async def run() -> None:
         async with AsyncClient(server.http) as client:
             task = asyncio.create_task(client.classify("probe", "sleep 1", request_id="left"))
-            assert await asyncio.to_thread(server.wait_for_log, "came left")
+            assert await asyncio.to_thread(server.wait_for_log, "received left")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -153,14 +153,14 @@ def test_closing_ends_calls_of_other_threads(url: str, server: ProbeServer) -> N
     with ThreadPoolExecutor(1) as pool:
         request_id = f"open over {url[:4]}"
         waiting = pool.submit(client.classify, "probe", "sleep 3", request_id=request_id)
-        assert server.wait_for_log(f"came {request_id}")
+        assert server.wait_for_log(f"received {request_id}")
         client.close()
         with pytest.raises(Cancelled):
             waiting.result(timeout=20)
 
 
-def test_a_server_that_dies_breaks_the_connection(own_server: ProbeServer) -> None:
-    """Last in this module: afterwards the server is gone."""
+def test_a_killed_server_is_a_failed_connection(own_server: ProbeServer) -> None:
+    """The last test of this module: it kills the server."""
     caught: dict[str, BaseException] = {}
 
     def ask(url: str) -> None:
@@ -173,7 +173,7 @@ def test_a_server_that_dies_breaks_the_connection(own_server: ProbeServer) -> No
     threads = [threading.Thread(target=ask, args=(url,)) for url in (own_server.http, own_server.grpc)]
     for thread in threads:
         thread.start()
-    assert all(own_server.wait_for_log(f"came lost over {protocol}") for protocol in ("http", "grpc"))
+    assert all(own_server.wait_for_log(f"received lost over {protocol}") for protocol in ("http", "grpc"))
     os.kill(own_server.pid, signal.SIGKILL)
     for thread in threads:
         thread.join(25)

@@ -1,4 +1,4 @@
-"""What a generation's request holds, and what errors in a stream mean; streams themselves are tested with a model."""
+"""Requests for a generation, and errors in a stream; streams themselves are tested with a model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidal_client.options import request_parameters
     ("stop", "stops"),
     [("a", ("a",)), (["a", "b"], ("a", "b")), ("[x]", ("[x]",)), (["["], ("[",)), (("a",), ("a",))],
 )
-def test_stops_arrive_as_they_were_given(stop: Any, stops: tuple[str, ...]) -> None:
+def test_stops_arrive_unchanged(stop: Any, stops: tuple[str, ...]) -> None:
     assert parse_options(request_parameters({"stop": stop})).stop == stops
 
 
@@ -72,7 +72,7 @@ def test_texts_of_several_prompts() -> None:
 
 
 @pytest.mark.parametrize("value", [True, False, "never"])
-def test_early_stopping_arrives_as_it_was_given(value: Any) -> None:
+def test_early_stopping_arrives_unchanged(value: Any) -> None:
     assert parse_options(request_parameters({"early_stopping": value})).early_stopping is value
     for wrong in ("always", 1, None.__class__):
         with pytest.raises(InvalidArgument, match="option 'early_stopping': expected True, False or 'never'"):
@@ -89,7 +89,7 @@ def test_errors_keep_their_codes(kind: type[TidalError]) -> None:
         assert str(found) == "a [b] sentence\nof two lines"
 
 
-def test_what_triton_says_itself() -> None:
+def test_tritons_own_messages() -> None:
     assert isinstance(from_stream("Request for unknown model: 'x' is not found"), ClientNotFound)
     assert isinstance(from_stream("Stub process 'x' is not healthy."), ClientUnavailable)
     assert isinstance(from_stream("Request for unknown model: 'x' has no available versions"), ClientUnavailable)

@@ -24,7 +24,7 @@ def test_a_table_of_answers(url: str) -> None:
     assert [cell.strip() for cell in rows[0][1:5]] == ["hi [bold]", "short", "0.881", "16"]
     assert [cell.strip() for cell in rows[1][1:5]] == ["a text that is rather long", "long", "1.000", "32"]
     assert float(rows[0][5]) > 0
-    # What else is a short text.
+    # Other outputs that are short texts.
     assert [cell.strip() for cell in done.stdout.splitlines()[1].split("┃")[5:-1]] == ["ms", "asked", "echo"]
     assert rows[0][7].strip() == "hi [bold]|"
 
@@ -60,7 +60,7 @@ def test_only_the_wanted_outputs(server: ProbeServer) -> None:
     assert (found["label"], found["logits"], found["outputs"]) == ("short", None, {"rows": [1]})
 
 
-def test_one_refused_text_does_not_harm_the_others(url: str) -> None:
+def test_one_refused_text_does_not_affect_the_others(url: str) -> None:
     texts = ["-t", "one", "-t", "error UNAVAILABLE the queue is full", "-t", "three"]
     done = _infer("probe", "--url", url, *texts, "--json")
     assert done.exit_code == 1
@@ -73,7 +73,7 @@ def test_one_refused_text_does_not_harm_the_others(url: str) -> None:
     assert "UNAVAILABLE" in table.stdout
 
 
-def test_what_every_text_would_meet_is_said_once(server: ProbeServer, closed_port: int) -> None:
+def test_an_error_common_to_all_texts_is_printed_once(server: ProbeServer, closed_port: int) -> None:
     texts = ["-t", "one", "-t", "two", "-t", "three"]
     done = _infer("nope", "--url", server.http, *texts)
     assert done.exit_code == 1
@@ -88,7 +88,7 @@ def test_what_every_text_would_meet_is_said_once(server: ProbeServer, closed_por
 
 
 @pytest.mark.parametrize(
-    ("args", "stdin", "said"),
+    ("args", "stdin", "message"),
     [
         (["probe", "-t", "a", "-p", "b", "-p", "c"], None, "got 2 for 1 texts; expected one per text"),
         (["probe", "-t", "a", "--url", "ftp://x"], None, "grpc://HOST:PORT"),
@@ -100,10 +100,10 @@ def test_what_every_text_would_meet_is_said_once(server: ProbeServer, closed_por
         ([], None, "Missing argument"),
     ],
 )
-def test_wrong_usage_sends_nothing(args: list[str], stdin: bytes | None, said: str) -> None:
+def test_wrong_usage_sends_nothing(args: list[str], stdin: bytes | None, message: str) -> None:
     done = _infer(*args, stdin=stdin)
     assert done.exit_code == 2
-    assert said.lower() in " ".join(done.stderr.lower().replace("│", " ").split())
+    assert message.lower() in " ".join(done.stderr.lower().replace("│", " ").split())
 
 
 def test_help_is_a_manual() -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from tests.client.conftest import ProbeServer
 from tidal_client.main import build_app
 
-# Sends are as late as this machine is busy, which is not what these tests are about.
+# A busy machine sends late, which these tests do not check.
 PATIENT = ("--late-ms", "60000")
 
 
@@ -40,7 +40,7 @@ def test_a_table(url: str) -> None:
 
 
 @pytest.mark.server
-def test_json_tells_variants_and_errors(server: ProbeServer, tmp_path: Path) -> None:
+def test_json_has_variants_and_errors(server: ProbeServer, tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("hi\nerror UNAVAILABLE full\nhello\n")
     mix = ["--mix", "latency_ms=60000:0.7,latency_ms=50000 task=a:0.3"]
@@ -64,7 +64,7 @@ def test_json_tells_variants_and_errors(server: ProbeServer, tmp_path: Path) -> 
 
 
 @pytest.mark.server
-def test_a_generator_that_is_late_says_so_and_changes_no_exit_code(server: ProbeServer) -> None:
+def test_a_late_generator_is_a_warning_and_changes_no_exit_code(server: ProbeServer) -> None:
     args = ("probe", "--url", server.http, "-r", "1e7", "-n", "2000", "--late-ms", "1")
     done = _load(*args, "--json")
     assert done.exit_code == 0
@@ -122,7 +122,7 @@ def test_nothing_is_sent_to_a_model_that_is_not_ready(server: ProbeServer, close
 
 
 @pytest.mark.parametrize(
-    ("args", "option", "said"),
+    ("args", "option", "reason"),
     [
         ([], "--rate", "required unless --trace is given"),
         (["-r", "0"], "--rate", "got 0; expected a number above 0"),
@@ -157,16 +157,16 @@ def test_nothing_is_sent_to_a_model_that_is_not_ready(server: ProbeServer, close
     ],
 )
 def test_wrong_arguments_are_named_and_nothing_is_sent(
-    args: list[str], option: str, said: str, closed_port: int
+    args: list[str], option: str, reason: str, closed_port: int
 ) -> None:
     done = _load("m", "--url", f"http://127.0.0.1:{closed_port}", *args)
     assert done.exit_code == 2, done.output
     message = " ".join(done.stderr.replace("│", " ").split())
     assert option in message
-    assert said in message
+    assert reason in message
 
 
-def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real_find, real_import = importlib.util.find_spec, builtins.__import__
 
     def find(name: str, package: str | None = None) -> Any:

@@ -54,7 +54,7 @@ class TestRuns:
         assert (total.requests, total.answered, total.errors) == (300, 300, {})
         assert total.throughput == pytest.approx(300 / result.duration)
 
-    def test_answers_are_kept_where_a_sender_is_reported_to(self, server: ProbeServer) -> None:
+    def test_a_sender_can_keep_the_responses(self, server: ProbeServer) -> None:
         from tritonclient.grpc import service_pb2 as messages
 
         kept: dict[int, bytes] = {}
@@ -123,7 +123,7 @@ class TestRuns:
         assert summary.total.within_slo == patient.requests
         assert summarise(result, slo_ms=60_000).total.within_slo == 200
 
-    def test_a_schedule_that_nobody_could_keep_is_the_generators_fault(self, server: ProbeServer) -> None:
+    def test_an_impossible_schedule_is_reported_as_a_bottleneck(self, server: ProbeServer) -> None:
         result = run_load(server.http, "probe", schedule("hi", count=3000, rate=1e7))
         generator = summarise(result, late_ms=1.0).generator
         assert "the generator was a bottleneck" in generator.warning
@@ -138,7 +138,7 @@ class TestRuns:
         assert seen[-1] == (150, 150)
 
     @pytest.mark.parametrize("protocol", ["grpc", "http"])
-    def test_a_server_that_dies_ends_every_request(self, tmp_path: Path, protocol: str) -> None:
+    def test_a_killed_server_ends_every_request(self, tmp_path: Path, protocol: str) -> None:
         with probe_server(tmp_path) as started:
 
             def kill(sent: int, ended: int) -> None:
@@ -152,7 +152,7 @@ class TestRuns:
 
 
 def ask(url: str, payload: bytes) -> dict[str, Any]:
-    """The answer to an encoded request, read by tritonclient."""
+    """The response to an encoded request, decoded by tritonclient."""
     address = parse_url(url)
     if address.protocol == "grpc":
         import grpc
@@ -180,7 +180,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 @contextmanager
 def odd_server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that answers each request of a connection by a function until that closes it."""
+    """A server that answers each request of a connection with a function until that closes the connection."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve(connection: socket.socket) -> None:
@@ -203,7 +203,7 @@ def odd_server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
 
 class TestConnections:
-    """What servers and proxies may do to a connection."""
+    """Responses and closed connections of servers and proxies."""
 
     def test_an_answer_in_pieces(self) -> None:
         def dribble(connection: socket.socket) -> None:
@@ -221,7 +221,7 @@ class TestConnections:
 
         with odd_server(once) as url:
             answered = run_load(url, "m", schedule("a", count=60, rate=100)).answered
-        # Few: a request may be on its way when its connection is being closed, and is then not sent again.
+        # A request in flight on a connection that is being closed is not sent again: a few may fail.
         assert answered.sum() >= 54
 
     def test_a_connection_that_breaks_within_an_answer(self) -> None:
@@ -287,9 +287,9 @@ class TestFigures:
         assert total.goodput == pytest.approx(within / result.done.max())
         assert total.violations == pytest.approx(1 - within / 1000)
 
-    def test_waiting_in_the_generator_counts_as_latency(self) -> None:
+    def test_delay_in_the_generator_counts_as_latency(self) -> None:
         scheduled = np.linspace(0, 1, 1000)
-        sent = np.maximum(scheduled, 0.5)  # it stood still for half a second
+        sent = np.maximum(scheduled, 0.5)  # it stalled for half a second
         summary = summarise(made_result(scheduled=scheduled, sent=sent, done=sent + 0.001))
         assert summary.total.latency_ms is not None
         assert summary.total.latency_ms.max == pytest.approx(501)
@@ -304,7 +304,7 @@ class TestFigures:
         assert "of a core" in busy.warning
         assert "bottleneck" in busy.warning
 
-    def test_goodput_needs_a_limit_for_every_request(self) -> None:
+    def test_goodput_requires_a_limit_for_every_request(self) -> None:
         mix = parse_mix("latency_ms=30,task=a")
         variants = np.arange(1000) % 2
         summary = summarise(made_result(mix=mix, variants=variants))
@@ -315,13 +315,13 @@ class TestFigures:
 
 
 @pytest.mark.parametrize(
-    ("url", "model", "inputs", "said"),
+    ("url", "model", "inputs", "message"),
     [
         ("ftp://x", "m", id_inputs([4]), "url 'ftp://x'"),
         ("http://127.0.0.1:1", "", id_inputs([4]), "model: expected"),
         ("http://127.0.0.1:1", "m", [{"x": np.array([[1j]])}], "input 'x': Triton has no datatype"),
     ],
 )
-def test_what_cannot_be_sent_is_refused(url: str, model: str, inputs: Any, said: str) -> None:
-    with pytest.raises(InvalidArgument, match=said):
+def test_invalid_inputs_are_refused(url: str, model: str, inputs: Any, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         run_load(url, model, Schedule(poisson(1, count=1), inputs))

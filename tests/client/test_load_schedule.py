@@ -1,4 +1,4 @@
-"""Arrivals, lengths, inputs and mixes: what a run of the load generator is made of."""
+"""Arrivals, lengths, inputs and mixes of the load generator."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def counts(times: Times, window: float, until: float) -> Times:
 
 class TestPoisson:
     @pytest.mark.parametrize("seed", range(5))
-    def test_counts_have_the_mean_and_variance_of_their_law(self, seed: int) -> None:
+    def test_counts_have_the_mean_and_variance_of_a_poisson_process(self, seed: int) -> None:
         rate, until = 40.0, 2000.0
         times = poisson(rate, seconds=until, seed=seed)
         assert (np.diff(times) >= 0).all()
@@ -51,7 +51,7 @@ class TestPoisson:
         ranks = np.arange(1, len(gaps) + 1) / len(gaps)
         assert np.abs(ranks - expected).max() < 1.63 / np.sqrt(len(gaps))  # Kolmogorov-Smirnov at 1 %
 
-    def test_a_seed_is_a_trace(self) -> None:
+    def test_a_seed_determines_the_arrivals(self) -> None:
         np.testing.assert_array_equal(poisson(5, count=100, seed=1), poisson(5, count=100, seed=1))
         np.testing.assert_allclose(poisson(5, count=100, seed=1), 2 * poisson(10, count=100, seed=1))
         assert not np.array_equal(poisson(5, count=100, seed=1), poisson(5, count=100, seed=2))
@@ -60,7 +60,7 @@ class TestPoisson:
 
 class TestBursty:
     def test_rates_within_and_between_bursts(self) -> None:
-        # Long bursts against short windows: a window is nearly always within one state, so its counts tell the rates.
+        # Bursts are much longer than windows, so the counts of a window give the rate of one state.
         rate, factor, share = 100.0, 3.0, 0.2
         times = bursty(rate, burst_factor=factor, burst_s=20.0, burst_share=share, seconds=20_000.0, seed=1)
         found = counts(times, 1.0, 20_000.0)
@@ -84,7 +84,7 @@ class TestBursty:
         assert abs(len(times) / until - rate) < 5 * deviation
         assert counts(times, window, until).var() == pytest.approx(rate * window + beyond, rel=0.08)
 
-    def test_at_the_greatest_factor_nothing_comes_between_bursts(self) -> None:
+    def test_at_the_largest_factor_nothing_arrives_between_bursts(self) -> None:
         times = bursty(100.0, burst_factor=4.0, burst_s=10.0, burst_share=0.25, seconds=4000.0, seed=1)
         found = counts(times, 1.0, 4000.0)
         assert (found == 0).mean() == pytest.approx(0.7, abs=0.12)
@@ -107,7 +107,7 @@ class TestRescaling:
 
 
 class TestTraces:
-    def test_one_time_a_line(self, tmp_path: Path) -> None:
+    def test_one_time_per_line(self, tmp_path: Path) -> None:
         file = tmp_path / "trace.txt"
         file.write_text("12.5\n12\n\n14\n20\n")
         np.testing.assert_allclose(read_trace(file), [0, 0.5, 2, 8])
@@ -134,7 +134,7 @@ class TestTraces:
         assert len(part) == 70
 
     @pytest.mark.parametrize(
-        ("name", "content", "options", "said"),
+        ("name", "content", "options", "message"),
         [
             ("a.txt", "1\nx\n", {}, "row 2: expected a time"),
             ("a.txt", "1\nnan\n", {}, "finite"),
@@ -148,9 +148,9 @@ class TestTraces:
             ("a.txt", "1\n2\n", {"start_s": 5.0}, "no arrivals in the selected part, which starts at 5 s"),
         ],
     )
-    def test_refusals(self, tmp_path: Path, name: str, content: str, options: dict[str, object], said: str) -> None:
+    def test_refusals(self, tmp_path: Path, name: str, content: str, options: dict[str, object], message: str) -> None:
         (tmp_path / name).write_text(content)
-        with pytest.raises(InvalidArgument, match=said):
+        with pytest.raises(InvalidArgument, match=message):
             read_trace(tmp_path / name, **options)  # type: ignore[arg-type]
 
 
@@ -225,7 +225,7 @@ class TestMix:
         np.testing.assert_array_equal(first.variants, second.variants)
 
     @pytest.mark.parametrize(
-        ("wrong", "said"),
+        ("wrong", "message"),
         [
             ("latency_ms", "expected name=value, got 'latency_ms'"),
             ("latency_ms=", "expected name=value"),
@@ -235,8 +235,8 @@ class TestMix:
             ("latency_ms=5:0", "expected a share above 0"),
         ],
     )
-    def test_refusals(self, wrong: str, said: str) -> None:
-        with pytest.raises(InvalidArgument, match=said):
+    def test_refusals(self, wrong: str, message: str) -> None:
+        with pytest.raises(InvalidArgument, match=message):
             parse_mix(wrong)
 
     @pytest.mark.parametrize("content", ["{", "[]", "{}", "[1]", '[{"share": "x"}]', '[{"speed": 1}]'])
@@ -247,7 +247,7 @@ class TestMix:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: poisson(0, count=3), "rate: expected a number above 0"),
         (lambda: poisson(float("nan"), count=3), "rate"),
@@ -266,6 +266,6 @@ class TestMix:
         (lambda: Schedule(np.array([-1.0]), id_inputs([4])), "ascend"),
     ],
 )
-def test_wrong_numbers_are_named(make: object, said: str) -> None:
-    with pytest.raises(InvalidArgument, match=said):
+def test_wrong_numbers_are_named(make: object, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         make()  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Which server the commands of the client find: by state files, as `tidal serve` writes them."""
+"""Detection of local servers by the state files of `tidal serve`."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ def test_both_sides_find_the_same_servers(runtime: Path) -> None:
     ]
 
 
-def test_the_only_one_is_chosen_and_fields_of_a_later_version_are_left_out(runtime: Path) -> None:
+def test_the_only_server_is_chosen_and_unknown_fields_are_ignored(runtime: Path) -> None:
     file = write_state(state(9000))
     file.write_text(json.dumps({**json.loads(file.read_text()), "something_new": {"a": 1}}))
     assert client_side.choose_url("grpc") == "grpc://127.0.0.1:9001"
     assert client_side.choose_url("http") == "http://127.0.0.1:9000"
 
 
-def test_a_server_with_tls_over_grpc_is_asked_over_http(runtime: Path) -> None:
+def test_a_server_with_grpc_tls_is_used_over_http(runtime: Path) -> None:
     file = write_state(state(9000))
     file.write_text(json.dumps({**json.loads(file.read_text()), "grpc_tls": True}))
     assert client_side.choose_url("grpc") == "http://127.0.0.1:9000"
 
 
-def test_ended_servers_and_other_files_are_no_servers(runtime: Path) -> None:
+def test_ended_servers_and_other_files_are_ignored(runtime: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         write_state(state(9000, process.pid))
         assert len(client_side.running_servers()) == 1
         process.kill()
         process.wait()
         assert client_side.running_servers() == []
-    # A later process of the same id.
+    # A later process with the same id.
     write_state(state(9000, pid_started=1.0))
     for name, text in (("a", "{"), ("b", "[]"), ("c", "{}"), ("d", '{"http": 1, "grpc": 2, "pid": "x"}')):
         (runtime / "tidal" / f"{name}.json").write_text(text)
@@ -76,13 +76,13 @@ def test_ended_servers_and_other_files_are_no_servers(runtime: Path) -> None:
     assert client_side.choose_url("http") == "http://127.0.0.1:8000"
 
 
-def test_a_folder_that_others_may_write_is_not_believed(runtime: Path) -> None:
+def test_a_folder_that_others_may_write_is_ignored(runtime: Path) -> None:
     write_state(state(9000))
     (runtime / "tidal").chmod(0o777)
     assert client_side.running_servers() == []
 
 
-def test_of_several_one_is_to_be_named(runtime: Path) -> None:
+def test_of_several_servers_one_has_to_be_named(runtime: Path) -> None:
     for port in (9000, 9100):
         write_state(state(port))
     with pytest.raises(InvalidArgument, match=r"choose one of grpc://127\.0\.0\.1:9001, grpc:"):
@@ -102,8 +102,8 @@ def test_tasks_of_several_repositories_ask_for_one(runtime: Path) -> None:
     assert "several servers are running: choose a repository by --repository, /r9000, /r9100" in done.stderr
 
 
-def test_where_none_runs_the_commands_say_what_to_do(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whatever serves at the default ports of this machine.
+def test_without_a_server_commands_say_what_to_do(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Something may listen on the default ports of this machine.
     monkeypatch.setattr(client_side, "_DEFAULT_PORTS", {"http": 1, "grpc": 1})
     for args in (("infer", "m", "-t", "a"), ("generate", "m", "-t", "a"), ("load", "m", "-r", "1")):
         done = run(*args)

@@ -1,4 +1,4 @@
-"""Clients of a `tidal serve`: how they find it, what they see while a model or the server is away, and retries."""
+"""Clients of a `tidal serve`: discovery, errors while a model or the server restarts, and retries."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
 
-from testing.decoders import write_decoder
+from testing.decoders import build_decoder, write_decoder
 from testing.serving import Served, serving
 from testing.waiting import until
 from tests.client.conftest import write_probe
-from tests.flover.served.conftest import build
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
 from tidal_client.load import RequestVariant, Schedule, prompt_inputs, run_generations, run_load, summarise, text_inputs
 from tidal_client.main import build_app
@@ -36,9 +35,9 @@ GENEROUS_S = 120.0
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`tidal serve`, which starts again what ends, with the models `probe` and `writer`."""
+    """`tidal serve`, which restarts crashed processes, with the models `probe` and `writer`."""
     folder = tmp_path_factory.mktemp("restarts")
-    build(folder, "writer", write_decoder(folder / "source", "gpt2"), slots=4)
+    build_decoder(folder, "writer", write_decoder(folder / "source", "gpt2"), slots=4)
     write_probe(folder / "repository", folder / "probe.log")
     with serving(folder / "repository", folder) as running:
         yield running
@@ -49,7 +48,7 @@ def url_of(served: Served, protocol: str) -> str:
 
 
 def kill_stubs(served: Served, *models: str) -> None:
-    """Kill what serves some models, and what an earlier restart may have left of them, once all are ready."""
+    """Kill all stubs of some models, also those left by an earlier restart, once all are ready."""
     with Client(url_of(served, "http")) as client:
         for model in models:
             assert until(lambda model=model: client.ready(model) and bool(served.stubs(model)))
@@ -59,7 +58,7 @@ def kill_stubs(served: Served, *models: str) -> None:
 
 
 def until_answered(ask: Callable[[], object]) -> list[RequestError]:
-    """The errors of the calls up to the first one that is answered."""
+    """Return the errors of the calls before the first one that is answered."""
     errors, end = list[RequestError](), time.monotonic() + GENEROUS_S
     while time.monotonic() < end:
         try:
@@ -75,8 +74,8 @@ def kinds(errors: list[RequestError]) -> set[type[RequestError]]:
     return {type(error) for error in errors}
 
 
-def test_what_clients_see_of_a_crashed_model(served: Served) -> None:
-    """Tidal's call it retryable; plain tritonclient sees what the documentation lists."""
+def test_errors_of_a_crashed_model(served: Served) -> None:
+    """Tidal's clients raise retryable errors; tritonclient raises the documented ones."""
     text = tritonclient.grpc.InferInput("text_input", [1, 1], "BYTES")
     text.set_data_from_numpy(np.array([[b"hi"]], object))
 
@@ -188,8 +187,8 @@ def test_the_command_waits_for_a_crashed_model(served: Served) -> None:
     assert json.loads(done.stdout)["total"]["answered"] == 10
 
 
-def test_a_lost_connection_is_reported_and_mended(served: Served) -> None:
-    """Last in this module: every call of a client whose server is away says so, and the first after it is answered."""
+def test_a_lost_connection_is_reported_and_restored(served: Served) -> None:
+    """The last test of this module: calls during a restart of the server fail, later ones are answered."""
     urls = [url_of(served, protocol) for protocol in PROTOCOLS]
     clients = [Client(url) for url in urls]
 
@@ -231,7 +230,7 @@ def test_a_lost_connection_is_reported_and_mended(served: Served) -> None:
         client.close()
 
 
-def test_retries_that_are_no_number() -> None:
+def test_invalid_numbers_of_retries() -> None:
     for wrong in (-1, 1.5, True, "3", None):
         with pytest.raises(InvalidArgument, match="retries: expected a whole number of at least 0"):
             Client("grpc://h:1", retries=wrong)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""When a request is tried again: by its error, its retries, its timeout and its deadline; no server."""
+"""Retries of a request by its error, its retries, its timeout and its deadline; without a server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REQUEST = InferRequest("m", {}, None, {"latency_ms": 1000.0, "task": "a"}, "")
 
 
 class Clock:
-    """Time that only pauses move."""
+    """A fake clock that only pauses advance."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.pauses = 100.0, list[float]()
@@ -53,7 +53,7 @@ def test_pauses_double_up_to_5_s_and_differ_by_up_to_a_half(attempt: int, jitter
     assert longest / 2 <= pause_s(attempt, jitter) <= longest
 
 
-def test_a_call_is_tried_until_it_is_answered_or_retries_are_used_up(clock: Clock) -> None:
+def test_a_call_is_retried_until_it_succeeds_or_retries_are_exhausted(clock: Clock) -> None:
     outcomes: list[Exception | str] = [Unavailable("1"), ConnectionFailed("2"), "answer"]
 
     def call() -> str:
@@ -97,7 +97,7 @@ def test_the_last_attempt_begins_within_timeout_and_deadline(
     np.testing.assert_allclose(left, timeout_s - elapsed)
 
 
-def test_later_attempts_get_what_is_left_of_the_deadline(clock: Clock) -> None:
+def test_later_attempts_get_the_remaining_deadline(clock: Clock) -> None:
     tries = Attempts(5, 60, 1000.0, clock)
     assert tries.request(REQUEST) is REQUEST
     clock.sleep(tries.pause_s(Unavailable("x")))
@@ -110,7 +110,7 @@ def test_later_attempts_get_what_is_left_of_the_deadline(clock: Clock) -> None:
     assert without.request(REQUEST) is REQUEST
 
 
-def test_a_stream_is_started_again_until_it_has_begun(clock: Clock) -> None:
+def test_a_stream_is_retried_until_its_first_item(clock: Clock) -> None:
     starts: list[list[int | RequestError]] = [[Unavailable("1")], [1, 2, Unavailable("2")], [3]]
 
     def start(_request: InferRequest) -> Generator[int, None, None]:

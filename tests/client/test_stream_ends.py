@@ -1,4 +1,4 @@
-"""A stream that was refused ends by itself: cancelled behind its last response it holds up the end of the server."""
+"""A refused stream ends without cancellation: cancelled after its last response it delays the server's shutdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REQUEST = generation_request("m", "too long", stream=True, request_id="", optio
 
 
 class Refused:
-    """What tritonclient gives for an error in a stream."""
+    """An error in a stream, like tritonclient's."""
 
     def message(self) -> str:
         return "[INVALID_ARG] too long"
@@ -26,7 +26,7 @@ class Refused:
 
 
 class Responses:
-    """A stream that refuses its request and ends; what is done with it, in order."""
+    """A stream that refuses its request and ends; records its uses in order."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []

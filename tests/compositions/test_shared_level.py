@@ -1,4 +1,4 @@
-"""Two cascades whose small levels are tasks of one encoder, built from specs and asked through the real server."""
+"""Two cascades whose small levels are tasks of one encoder, built from specs and served by a real server."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ from tidal_builders.texts import make_texts
 from tidal_builders.workspace import Workspace
 from tidal_client import Client, Unavailable
 
-# By cascade: the task that is its small level, and in which order that has the labels.
+# By cascade: the task that is its small level, and that task's order of labels.
 TASKS = {"reviews": ("mood", LABELS), "notes": ("tone", LABELS[::-1])}
 KINDS = {"mood": "lora", "tone": "diff_pruning"}
-# Of which the small level is sure and right, and of which it is neither.
+# Numbers of texts that the small level answers confidently and rightly, and of others.
 EASY, HARD = 44, 28
 POOL = list(dict.fromkeys(make_texts(260, seed=5)))
 
 
 @dataclass
-class World:
-    """A repository with the base, its tasks and both cascades, and what they were made of."""
+class SharedLevel:
+    """A repository with the base, its tasks and both cascades, and their sources."""
 
     folder: Path
     base: Base
@@ -67,7 +67,7 @@ class World:
         return self.base.repository
 
     def terms(self, task: str) -> TaskTerms:
-        """A task of three classes, named as often as each other, with the labels in the order of its cascade."""
+        """A task of three classes, about equally frequent, with the labels in the order of its cascade."""
         if task not in self._terms:
             terms = self.base.terms(KINDS[task], seed=1)
             truth = Truth(self.base.model, terms)
@@ -86,18 +86,18 @@ class World:
         add_task(self.tasks, task, KINDS[task], self.terms(task), self.base.layers, MADE)
 
     def logits(self, task: str, query: EncodedWords) -> FloatArray:
-        """What the task's own merged copy of the unmodified source model says, in the cascade's order of labels."""
+        """Logits of the unmodified source model with the task merged, in the cascade's order of labels."""
         if task not in self._truths:
             self._truths[task] = Truth(self.base.model, self.terms(task))
         return self._truths[task].logits(query.ids.tolist(), query.type_ids.tolist())
 
     def received(self, task: str, query: EncodedWords) -> FloatArray:
-        """The attention that tokens receive there."""
+        """Attention that each token receives in the same model."""
         self.logits(task, query)
         return attention_received(self._truths[task], query.ids.tolist())
 
     def label(self, name: str, large: list[str]) -> Path:
-        """Write a cascade's labelled file: the large model is always right, its task where it is sure."""
+        """Write a cascade's labelled file: the large model is always right, the task where it is confident."""
         task, labels = TASKS[name]
         reader = WordTokenizer(self.repository / "base/1/tokenizer/tokenizer.json", 64, truncate=True)
         easy, hard = [], []
@@ -121,7 +121,9 @@ class World:
             {"name": "large", "model": str(self.folder / "large")},
         ]
         content = {"kind": "tabi", "name": name, "levels": levels, "data": str(self.folder / f"{name}.tsv")}
-        content["latencies"] = "served" if name == "reviews" else "engines"  # one server for what both have in common
+        content["latencies"] = (
+            "served" if name == "reviews" else "engines"
+        )  # one server is enough to test the measurement
         path = self.folder / f"{name}.yaml"
         path.write_text(
             yaml.safe_dump(
@@ -135,8 +137,8 @@ class World:
         assert folder is not None
         return load_tabi_manifest(folder)
 
-    def have_it_prune(self, name: str) -> None:
-        """Have a candidate serve that prunes, which costs random models too much to be a candidate."""
+    def force_pruning(self, name: str) -> None:
+        """Let the chosen candidate prune, which a search rejects for random models since it costs too much accuracy."""
         path = self.repository / name / "1" / MANIFEST_FILE
         content = json.loads(path.read_text())
         content["candidates"][content["chosen"]]["pruning"] = 0.8
@@ -156,27 +158,27 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> SharedLevel:
     folder = tmp_path_factory.mktemp("shared-level")
     source = make_tiny_classifier(folder / "source", layers=1, labels=LABELS, max_position=64)
     make_tiny_classifier(folder / "large", layers=2, labels=LABELS, max_position=64, seed=1)
     report = build(source, folder / "repository", "base", max_tokens=64, threads=1, attention_received=True)
-    made = World(folder, Base(source, folder / "repository", report))
+    made = SharedLevel(folder, Base(source, folder / "repository", report))
     answers = answers_of(folder / "large", POOL)
     for name, (task, _) in TASKS.items():
         made.add(task)
         made.label(name, answers)
         made.done[name] = made.build(made.spec(name))
-        made.have_it_prune(name)
+        made.force_pruning(name)
     return made
 
 
 class OpenTask:
-    """A task's own merged copy of the unmodified source model, one query at a time."""
+    """The unmodified source model with a task merged, one query at a time."""
 
-    def __init__(self, world: World, level: Level, version_dir: Path) -> None:
+    def __init__(self, shared: SharedLevel, level: Level, version_dir: Path) -> None:
         assert level.task is not None
-        self._world, self._task = world, level.task
+        self._shared, self._task = shared, level.task
         self._tokenizer = WordTokenizer(version_dir / level.tokenizer.file, level.max_length, truncate=True)
 
     def read(self, texts: tuple[str, ...]) -> EncodedWords:
@@ -185,15 +187,15 @@ class OpenTask:
         return found
 
     def run(self, query: EncodedWords) -> tuple[FloatArray, FloatArray]:
-        return self._world.logits(self._task, query), self._world.received(self._task, query)
+        return self._shared.logits(self._task, query), self._shared.received(self._task, query)
 
 
-def offline(world: World, name: str, text: str, request_id: str) -> tuple[CascadeAnswer, str]:
-    """A query's answer and what the last level read, computed without the server."""
-    manifest = world.manifest(name)
-    version_dir = world.repository / name / "1"
-    large = world.large(name)
-    levels = (OpenTask(world, manifest.levels[0], version_dir), large)
+def offline(shared: SharedLevel, name: str, text: str, request_id: str) -> tuple[CascadeAnswer, str]:
+    """A query's answer and the text of the last level, computed without the server."""
+    manifest = shared.manifest(name)
+    version_dir = shared.repository / name / "1"
+    large = shared.large(name)
+    levels = (OpenTask(shared, manifest.levels[0], version_dir), large)
     chosen = manifest.candidates[manifest.chosen]
     key = request_key(request_id, [text.encode()])
     route = Route(manifest, chosen, key, 0, 1, last_level=1)
@@ -210,50 +212,50 @@ def offline(world: World, name: str, text: str, request_id: str) -> tuple[Cascad
 
 
 class TestBuild:
-    def test_a_level_that_is_a_task_is_in_the_manifest(self, world: World) -> None:
+    def test_a_level_that_is_a_task_is_in_the_manifest(self, shared: SharedLevel) -> None:
         for name, (task, labels) in TASKS.items():
-            assert world.done[name].code == 0, world.done[name].stderr
-            manifest = world.manifest(name)
+            assert shared.done[name].code == 0, shared.done[name].stderr
+            manifest = shared.manifest(name)
             small, large = manifest.levels
             assert (small.model, small.task, small.version, small.max_length) == ("base", task, 1, 64)
             assert (large.model, large.task) == (f"{name}_large", None)
             assert (small.attention, large.attention) == (True, False)
             assert manifest.labels == labels  # the first level's
             assert {each.levels for each in manifest.candidates} == {(0,), (1,), (0, 1)}
-            assert not (world.repository / f"{name}_small").exists()
-        errors = {world.manifest(name).levels[0].calibration.ece_before for name in TASKS}
+            assert not (shared.repository / f"{name}_small").exists()
+        errors = {shared.manifest(name).levels[0].calibration.ece_before for name in TASKS}
         assert len(errors) == 2
 
     @pytest.mark.server
-    def test_its_overhead_is_measured_through_a_server(self, world: World) -> None:
-        serving = world.manifest("reviews").serving
-        assert serving is not None, world.manifest("reviews").warnings
+    def test_the_overhead_is_measured_through_a_server(self, shared: SharedLevel) -> None:
+        serving = shared.manifest("reviews").serving
+        assert serving is not None, shared.manifest("reviews").warnings
         assert set(serving.alone_ms) == {"small", "large"}
         assert [(each.below, each.above) for each in serving.onward] == [("small", "large")]
-        assert world.manifest("notes").serving is None
+        assert shared.manifest("notes").serving is None
 
-    def test_it_was_measured_on_the_task_itself(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delattr(TaskRunner, "run")  # what the build has kept is all that there is
+    def test_stored_outputs_are_those_of_the_task(self, shared: SharedLevel, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(TaskRunner, "run")  # only results that the build has stored are left
         for name, (task, _) in TASKS.items():
-            order = world.manifest(name).levels[0].order
-            work = Workspace(world.repository / name / ".build/cascade")
-            runner = LevelRunner("small", world.repository / "base/1", order, work, task=task)
-            read = runner.encode([(text,) for text in world.texts[name]])
+            order = shared.manifest(name).levels[0].order
+            work = Workspace(shared.repository / name / ".build/cascade")
+            runner = LevelRunner("small", shared.repository / "base/1", order, work, task=task)
+            read = runner.encode([(text,) for text in shared.texts[name]])
             outputs = runner.run(read)
             assert outputs.importance is not None
             for query, logits, received in zip(read, outputs.logits, outputs.importance, strict=True):
-                np.testing.assert_allclose(logits, world.logits(task, query), atol=1e-4)
-                np.testing.assert_allclose(received, world.received(task, query), rtol=1e-3, atol=1e-4)
+                np.testing.assert_allclose(logits, shared.logits(task, query), atol=1e-4)
+                np.testing.assert_allclose(received, shared.received(task, query), rtol=1e-3, atol=1e-4)
 
-    def test_nothing_is_done_twice_and_a_replaced_task_is_noticed(self, world: World, tmp_path: Path) -> None:
-        spec = world.spec("reviews")
+    def test_a_second_build_is_current_until_the_task_is_replaced(self, shared: SharedLevel, tmp_path: Path) -> None:
+        spec = shared.spec("reviews")
         with pinned_code():
-            assert "is current" in tidal_build(spec, "--repository", world.repository).stdout
-            shutil.copytree(world.repository, tmp_path / "r")
+            assert "is current" in tidal_build(spec, "--repository", shared.repository).stdout
+            shutil.copytree(shared.repository, tmp_path / "r")
             tasks = tasks_folder(tmp_path / "r/base")
-            terms = world.terms("mood")
+            terms = shared.terms("mood")
             head = replace(terms.head, bias=terms.head.bias + 1)
-            add_task(tasks, "mood", "lora", replace(terms, head=head), world.base.layers, MADE, replace=True)
+            add_task(tasks, "mood", "lora", replace(terms, head=head), shared.base.layers, MADE, replace=True)
             stale = tidal_build(spec, "--repository", tmp_path / "r", "--check")
         assert stale.code == 1
         assert "level small changed" in stale.stdout
@@ -272,38 +274,40 @@ class TestBuild:
             ({"model": "./base"}, "fields 'task' and 'model': expected the name of a pets model"),
         ],
     )
-    def test_what_does_not_fit_is_said(self, world: World, level: dict[str, Any], message: str, tmp_path: Path) -> None:
-        spec = yaml.safe_load(world.spec("reviews").read_text())
+    def test_errors_name_the_level(
+        self, shared: SharedLevel, level: dict[str, Any], message: str, tmp_path: Path
+    ) -> None:
+        spec = yaml.safe_load(shared.spec("reviews").read_text())
         spec["levels"][0] |= level
         path = tmp_path / "reviews.yaml"
         path.write_text(yaml.safe_dump(spec))
-        done = tidal_build(path, "--repository", world.repository)
+        done = tidal_build(path, "--repository", shared.repository)
         assert done.code == 2
         assert message in done.stderr
 
-    def test_attention_that_the_config_hides_is_said(self, world: World, tmp_path: Path) -> None:
-        shutil.copytree(world.repository / "base", tmp_path / "r/base")
+    def test_attention_that_the_config_does_not_declare_is_refused(self, shared: SharedLevel, tmp_path: Path) -> None:
+        shutil.copytree(shared.repository / "base", tmp_path / "r/base")
         config = tmp_path / "r/base/config.pbtxt"
         hidden = ',\n  { name: "attention_received" data_type: TYPE_FP32 dims: [ -1 ] }'
         config.write_text(config.read_text().replace(hidden, ""))
-        done = tidal_build(world.spec("reviews"), "--repository", tmp_path / "r")
+        done = tidal_build(shared.spec("reviews"), "--repository", tmp_path / "r")
         assert done.code == 2
         assert "gives attention_received, which its config.pbtxt does not declare: add the output" in done.stderr
 
-    def test_a_task_of_other_classes_is_refused(self, world: World, tmp_path: Path) -> None:
-        world.base.add(world.tasks, "bitfit", 0, "two")
-        spec = yaml.safe_load(world.spec("reviews").read_text())
+    def test_a_task_of_other_classes_is_refused(self, shared: SharedLevel, tmp_path: Path) -> None:
+        shared.base.add(shared.tasks, "bitfit", 0, "two")
+        spec = yaml.safe_load(shared.spec("reviews").read_text())
         spec["levels"][0]["task"] = "two"
         path = tmp_path / "reviews.yaml"
         path.write_text(yaml.safe_dump(spec))
-        done = tidal_build(path, "--repository", world.repository)
+        done = tidal_build(path, "--repository", shared.repository)
         assert done.code == 2
         assert "must have the same classes, got numbers of classes small 2, large 3" in done.stderr
 
 
 @pytest.fixture(scope="module")
-def server(world: World) -> Iterator[RunningServer]:
-    with running_server(world.repository, models=["base", *TASKS]) as running:
+def server(shared: SharedLevel) -> Iterator[RunningServer]:
+    with running_server(shared.repository, models=["base", *TASKS]) as running:
         for name in ("base", *TASKS):
             assert not running.load_error(name)
         yield running
@@ -316,14 +320,14 @@ def url(request: pytest.FixtureRequest, server: RunningServer) -> str:
 
 @pytest.mark.server
 class TestServed:
-    def test_a_named_cascade_brings_the_encoder(self, world: World) -> None:
-        assert [entry.name for entry in select_models(ModelGraph.read(world.repository), ["reviews"]).served] == [
+    def test_selecting_a_cascade_selects_its_encoder(self, shared: SharedLevel) -> None:
+        assert [entry.name for entry in select_models(ModelGraph.read(shared.repository), ["reviews"]).served] == [
             "base",
             "reviews",
         ]
 
-    def test_answers_equal_the_ways_that_are_computed_offline(self, world: World, url: str) -> None:
-        asked = [(name, text, text[:20]) for name in TASKS for text in world.texts[name][::2]]
+    def test_answers_equal_the_routes_computed_offline(self, shared: SharedLevel, url: str) -> None:
+        asked = [(name, text, text[:20]) for name in TASKS for text in shared.texts[name][::2]]
 
         def ask(each: tuple[str, str, str]) -> dict[str, Any]:
             name, text, request_id = each
@@ -333,36 +337,36 @@ class TestServed:
             answers = list(pool.map(ask, asked))
         last, shortened = [], 0
         for (name, text, request_id), answer in zip(asked, answers, strict=True):
-            wanted, read = offline(world, name, text, request_id)
+            wanted, read = offline(shared, name, text, request_id)
             last.append(wanted.level)
             shortened += read != text
             assert answer["level"].item() == wanted.level
             assert wanted.label is not None
-            assert answer["label"].item().decode() == world.manifest(name).labels[wanted.label]
+            assert answer["label"].item().decode() == shared.manifest(name).labels[wanted.label]
             assert answer["pruned_text"].item().decode() == read
             np.testing.assert_allclose(answer["probabilities"][0], wanted.outputs, atol=1e-4)
             assert not answer["degraded"].item()
         assert 0.1 < np.mean(np.array(last) == 1) < 0.95
         assert shortened > 5
 
-    def test_a_task_that_goes_harms_its_own_cascade_alone(self, world: World, url: str) -> None:
+    def test_a_removed_task_affects_only_its_own_cascade(self, shared: SharedLevel, url: str) -> None:
         with Client(url) as client:
-            remove_task(world.tasks, "mood")
+            remove_task(shared.tasks, "mood")
             try:
                 with pytest.raises(Unavailable, match=r"level 1, model 'base', task 'mood': .*unknown task 'mood'"):
                     client.classify("reviews", "good song")
                 assert client.classify("notes", "good song").label in LABELS
             finally:
-                world.add("mood")
+                shared.add("mood")
 
             def again() -> bool:
                 return client.classify("reviews", "good song").label in LABELS
 
             assert until(again)
 
-    def test_a_newer_version_of_the_base_serves_on(self, world: World, server: RunningServer) -> None:
-        shutil.copytree(world.repository / "base/1", world.repository / "base/2")
-        assert "base: version 2 serves now, version 1 before" in load(server.control, world.repository, "base")
+    def test_the_cascade_uses_a_newer_version_of_the_base(self, shared: SharedLevel, server: RunningServer) -> None:
+        shutil.copytree(shared.repository / "base/1", shared.repository / "base/2")
+        assert "base: version 2 serves now, version 1 before" in load(server.control, shared.repository, "base")
         with Client(f"grpc://{server.grpc}") as client:
             answer = client.classify("reviews", "good song")
         assert answer.label in LABELS

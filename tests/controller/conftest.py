@@ -13,7 +13,7 @@ from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import parse_spec
 
 LENGTHS = (16, 32, 64)
-# What the decisions go by, whatever this machine measured: milliseconds of a query padded to each length.
+# Milliseconds of a query padded to each length, instead of this machine's profile: decisions depend on them.
 _LATENCIES_MS = {16: 2.0, 32: 4.0, 64: 8.0}
 
 
@@ -40,7 +40,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def repository_in(built: Path) -> Callable[[Path], Path]:
-    """Makes a copy of the repository in a folder, without an allocation."""
+    """Return a function that copies the repository to a folder, without an allocation."""
 
     def copy(folder: Path) -> Path:
         return Path(shutil.copytree(built, folder / "models"))
@@ -50,7 +50,7 @@ def repository_in(built: Path) -> Callable[[Path], Path]:
 
 @pytest.fixture(scope="module")
 def served(repository_in: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`tiny` on a `tidal serve`."""
+    """`tidal serve` with the model `tiny`."""
     folder = tmp_path_factory.mktemp("served")
     with serving(repository_in(folder), folder / "run") as running:
         yield running

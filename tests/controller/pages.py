@@ -1,4 +1,4 @@
-"""Pages of /metrics as the `arlo` backend writes them."""
+"""Pages of /metrics like those of the `arlo` backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def page(
     model: str = "m",
     version: int = 1,
 ) -> str:
-    """A page of a model that has seen so many queries of each length, and answered with these latencies."""
+    """A page of a model with a number of queries of each length, and latencies of its responses."""
     metrics = Metrics("arlo")
     publish_objective(metrics, slo_s)
     arrived = metrics.histogram("query_length_tokens", "", buckets=sorted(lengths) or (1,))

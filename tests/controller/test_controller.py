@@ -1,4 +1,4 @@
-"""`tidal controller` beside a real `tidal serve`."""
+"""`tidal controller` next to a real `tidal serve`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from testing.controller import Traffic, controller
-from testing.serving import Served, environment_in, serving, tidal
+from testing.serving import Served, environment_in, serving, tidal_in_process
 from testing.waiting import until
 from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
 from tidal.server.change_lock import exclusive_change
@@ -42,11 +42,11 @@ def used(served: Served) -> dict[int, int]:
     return versions[max(versions)]
 
 
-def test_a_dry_run_tells_the_plan_and_changes_nothing(even: Served) -> None:
+def test_a_dry_run_prints_the_plan_and_changes_nothing(even: Served) -> None:
     served, before = even, allocation(even)
     with Traffic(served.report["grpc"], "tiny", SHORT) as traffic:
         assert until(lambda: traffic.answered > 20)
-        # Any gain counts: on a machine that is busy with other work few queries come, and the gain is small.
+        # Any gain is enough: a busy machine sends few queries, so the gain is small.
         answer = served.tidal("controller", "--once", "--dry-run", "--period", "4", "--min-gain", "0")
         lines = served.tidal("controller", "tiny", "--once", "--dry-run", "--json", "--period", "4", "--min-gain", "0")
     assert answer.returncode == lines.returncode == 0, answer.stderr + lines.stderr
@@ -61,9 +61,9 @@ def test_a_dry_run_tells_the_plan_and_changes_nothing(even: Served) -> None:
     assert used(served) == {16: 1, 32: 1, 64: 1}
 
 
-def test_without_traffic_it_keeps_what_there_is(even: Served) -> None:
+def test_without_traffic_it_keeps_the_allocation(even: Served) -> None:
     before, kept = allocation(even), "tiny: keep 16=1 32=1 64=1: there were no queries"
-    # On a machine that is busy with other work a model publishes what it has counted seconds later.
+    # A busy machine publishes a model's counters seconds later.
     assert until(lambda: kept in even.tidal("controller", "--once", "--dry-run", *QUICK).stdout)
     answer = even.tidal("controller", "--once", *QUICK)
     assert answer.returncode == 0, answer.stderr
@@ -71,7 +71,7 @@ def test_without_traffic_it_keeps_what_there_is(even: Served) -> None:
     assert allocation(even) == before
 
 
-def test_lengths_that_shift_are_followed_without_a_lost_request(even: Served) -> None:
+def test_shifting_lengths_are_followed_without_a_failed_request(even: Served) -> None:
     served, sent = even, 0
     with controller(served.environment, *QUICK, "--metrics-port", "0") as running:
         for words, wanted in (
@@ -121,7 +121,7 @@ def test_bounds_add_and_release_instances(even: Served) -> None:
     assert running.of("decision")[0]["action"] == "release"
 
 
-def test_a_change_that_was_cut_short_is_completed(served: Served) -> None:
+def test_an_interrupted_change_is_completed(served: Served) -> None:
     folder = Path(served.report["repository"]) / "tiny"
     write_allocation(folder, make_allocation({16: 1, 32: 1, 64: 1}, loaded=used(served)))
     with controller(served.environment, "--period", "600") as running:
@@ -131,7 +131,7 @@ def test_a_change_that_was_cut_short_is_completed(served: Served) -> None:
     assert running.of("decision") == running.of("failed") == []
 
 
-def test_a_change_that_fails_is_logged_once_and_tried_again(even: Served) -> None:
+def test_a_failed_change_is_logged_once_and_retried(even: Served) -> None:
     served, folder = even, Path(even.report["repository"]) / "tiny"
     with controller(served.environment, *QUICK) as running, Traffic(served.report["grpc"], "tiny", LONG) as traffic:
         with exclusive_change(folder):  # as another process would
@@ -180,7 +180,7 @@ def test_latencies_at_the_slo_add_an_instance_of_the_longest(
     config = repository / "tiny" / "config.pbtxt"
     text = config.read_text()
     assert 'key: "slo_ms" value: { string_value: "400" }' in text
-    config.write_text(text.replace('string_value: "400"', 'string_value: "0.3"'))  # no answer is that quick
+    config.write_text(text.replace('string_value: "400"', 'string_value: "0.3"'))  # no response is that fast
     with (
         serving(repository, runtime) as served,
         controller(served.environment, "--period", "600", "--max-instances", "4") as running,
@@ -189,7 +189,7 @@ def test_latencies_at_the_slo_add_an_instance_of_the_longest(
         assert running.wait_for("changed")
         assert used(served) == {16: 1, 32: 1, 64: 2}
         answered = traffic.answered
-        assert until(lambda: traffic.answered > answered + 1000)  # past the next look at the last five seconds
+        assert until(lambda: traffic.answered > answered + 1000)  # beyond the next evaluation of the last five seconds
         assert running.end() == 0
     (decision,) = running.of("decision")
     assert decision["action"] == "add"
@@ -200,12 +200,12 @@ def test_latencies_at_the_slo_add_an_instance_of_the_longest(
 
 
 def test_without_a_server_once_says_so(tmp_path: Path) -> None:
-    answer = tidal("controller", "--once", environment=environment_in(tmp_path))
+    answer = tidal_in_process("controller", "--once", environment=environment_in(tmp_path))
     assert answer.returncode == 3
     assert "no server is running" in answer.stderr
 
 
-def test_a_server_that_is_away_is_waited_for_and_followed_to_its_new_ports(
+def test_waits_for_a_restarted_server_and_follows_it_to_its_new_ports(
     repository_in: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     repository, runtime = repository_in(tmp_path), tmp_path / "run"
@@ -230,7 +230,7 @@ def test_a_server_that_is_away_is_waited_for_and_followed_to_its_new_ports(
     assert len(running.of("away")) == 2
     assert "no server is running" in running.of("away")[0]["message"]
     assert running.of("failed") == []
-    # Counters of the second server are not held against those of the first.
+    # Counters of the second server are not compared with those of the first.
     observed = [decision["observed"] for decision in running.of("decision")]
     assert all(2 <= each["seconds"] < 30 for each in observed)
     counts = [count for each in observed for count in each["queries"].values()]

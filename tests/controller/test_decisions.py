@@ -1,4 +1,4 @@
-"""The controller's decisions about one model, on a clock of the test's own."""
+"""The controller's decisions about one model, on a fake clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROFILE = ModelProfile((16, 32, 64), (0.005, 0.01, 0.02), 0.4)
 EVEN = (1, 1, 1)
 
 
-def seen(
+def counts(
     *queries: float, seconds: float = 1.0, requests: int | None = None, slow: int = 0, critical: int = 0
 ) -> ModelCounts:
     count = round(sum(queries)) if requests is None else requests
@@ -28,7 +28,7 @@ def control(present: tuple[int, ...] = EVEN, **options: float) -> ModelControlle
 def drive(
     control: ModelController, present: tuple[int, ...], start: float, seconds: int, each: ModelCounts
 ) -> tuple[list[AllocationDecision], tuple[int, ...]]:
-    """Look every second; what is decided is done."""
+    """Observe and decide every second, and apply each decision."""
     decisions = []
     for second in range(1, seconds + 1):
         control.observe(each)
@@ -42,10 +42,10 @@ def drive(
 
 
 class TestPeriods:
-    def test_one_decision_a_period_by_what_was_seen_in_it(self) -> None:
+    def test_one_decision_per_period_from_its_counts(self) -> None:
         model = control()
-        first, present = drive(model, EVEN, 0, 10, seen(200, 0, 2))
-        second, present = drive(model, present, 10, 10, seen(0, 0, 40))
+        first, present = drive(model, EVEN, 0, 10, counts(200, 0, 2))
+        second, present = drive(model, present, 10, 10, counts(0, 0, 40))
         assert [d.action for d in first + second] == ["allocate", "allocate"]
         assert first[0].observed.seconds == 10
         assert first[0].observed.queries == (2000, 0, 20)
@@ -55,44 +55,44 @@ class TestPeriods:
         assert second[0].after == (0, 0, 3)
         assert second[0].mean_best_s < second[0].mean_before_s  # type: ignore[operator]
 
-    def test_without_queries_it_keeps_what_there_is(self) -> None:
-        decisions, present = drive(control(), EVEN, 0, 30, seen(0, 0, 0))
+    def test_without_queries_it_keeps_the_allocation(self) -> None:
+        decisions, present = drive(control(), EVEN, 0, 30, counts(0, 0, 0))
         assert [d.action for d in decisions] == ["keep"] * 3
         assert {d.reason for d in decisions} == {"there were no queries"}
         assert present == EVEN
 
-    def test_a_small_gain_is_no_reason(self) -> None:
-        (decision,), _ = drive(control(min_gain=0.9), EVEN, 0, 10, seen(100, 0, 2))
+    def test_a_small_gain_changes_nothing(self) -> None:
+        (decision,), _ = drive(control(min_gain=0.9), EVEN, 0, 10, counts(100, 0, 2))
         assert decision.action == "keep"
         assert "16=2 32=0 64=1 is predicted to be" in decision.reason
         assert "below the minimum gain of 90 %" in decision.reason
 
     def test_the_best_allocation_stays(self) -> None:
-        (decision,), _ = drive(control((2, 0, 1)), (2, 0, 1), 0, 10, seen(200, 0, 2))
+        (decision,), _ = drive(control((2, 0, 1)), (2, 0, 1), 0, 10, counts(200, 0, 2))
         assert (decision.action, decision.reason) == ("keep", "the current allocation is the best one")
 
-    def test_too_much_demand_says_what_is_lacking(self) -> None:
-        (decision,), _ = drive(control(), EVEN, 0, 10, seen(900, 300, 200))
+    def test_too_much_demand_reports_the_shortfall(self) -> None:
+        (decision,), _ = drive(control(), EVEN, 0, 10, counts(900, 300, 200))
         assert decision.gpus_short > 0
         assert f"{decision.gpus_short} more GPUs are needed" in str(decision.shortfall)
 
-    def test_instances_that_somebody_else_added_are_used(self) -> None:
+    def test_instances_added_by_others_are_used(self) -> None:
         model = control(max_instances=5)
-        (decision,), _ = drive(model, (1, 1, 2), 0, 10, seen(200, 0, 2))
+        (decision,), _ = drive(model, (1, 1, 2), 0, 10, counts(200, 0, 2))
         assert sum(decision.after) == 4
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=20, deadline=None)
     @given(
         st.lists(st.tuples(*[st.integers(0, 300)] * 3), min_size=1, max_size=5),
         st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 4)),
     )
-    def test_the_number_of_instances_never_changes_by_itself(
+    def test_reallocation_keeps_the_number_of_instances(
         self, mixes: list[tuple[int, int, int]], present: tuple[int, int, int]
     ) -> None:
         model, now, instances = control(present), 0.0, sum(present)
         held: tuple[int, ...] = present
         for mix in mixes:
-            critical = seen(*mix, slow=sum(mix), critical=sum(mix))
+            critical = counts(*mix, slow=sum(mix), critical=sum(mix))
             decisions, held = drive(model, held, now, 10, critical)
             now += 10
             assert len(decisions) == 1
@@ -104,7 +104,7 @@ class TestPeriods:
 class TestScaling:
     def test_latencies_at_the_slo_add_the_longest(self) -> None:
         model = control(period_s=1000, max_instances=5)
-        decisions, present = drive(model, EVEN, 0, 20, seen(10, 0, 0, slow=10, critical=1))
+        decisions, present = drive(model, EVEN, 0, 20, counts(10, 0, 0, slow=10, critical=1))
         assert [d.action for d in decisions] == ["add", "add"]
         assert present == (1, 1, 3)  # no more than five
         assert "95 % of the SLO" in decisions[0].reason
@@ -117,8 +117,8 @@ class TestScaling:
         assert present == (1, 0, 1)
         assert "below 50 % of the SLO for 60 s" in decisions[0].reason
 
-    def test_busy_is_counted_by_the_instance_and_over_the_last_period_too(self) -> None:
-        """The middle runtime did least; the ten seconds of the period that has just begun would not tell."""
+    def test_busy_time_is_per_instance_and_includes_the_last_period(self) -> None:
+        """The middle runtime was least busy, which the ten seconds of the new period alone do not show."""
         model = control((4, 1, 1), period_s=50, min_instances=1)
         decisions = []
         for second in range(1, 62):
@@ -127,32 +127,32 @@ class TestScaling:
             decisions.append(model.decide(float(second), (4, 1, 1)))
         assert [d.after for d in decisions if d is not None and d.action == "release"] == [(4, 0, 1)]
 
-    def test_the_last_longest_stays(self) -> None:
-        _, present = drive(control((0, 0, 2), period_s=1000, min_instances=1), (0, 0, 2), 0, 400, seen(0, 0, 0))
+    def test_the_last_instance_of_the_longest_runtime_stays(self) -> None:
+        _, present = drive(control((0, 0, 2), period_s=1000, min_instances=1), (0, 0, 2), 0, 400, counts(0, 0, 0))
         assert present == (0, 0, 1)
 
     def test_equal_bounds_fix_the_number(self) -> None:
-        decisions, present = drive(control(period_s=1000), EVEN, 0, 200, seen(10, 0, 0, slow=10, critical=10))
+        decisions, present = drive(control(period_s=1000), EVEN, 0, 200, counts(10, 0, 0, slow=10, critical=10))
         assert (decisions, present) == ([], EVEN)
 
     def test_it_is_brought_within_the_bounds(self) -> None:
-        assert drive(control(min_instances=5, max_instances=5), EVEN, 0, 5, seen(0, 0, 0))[1] == (1, 1, 3)
-        assert drive(control(min_instances=2, max_instances=2), EVEN, 0, 5, seen(0, 0, 0))[1] == (0, 1, 1)
-        assert drive(control(max_instances=2), EVEN, 0, 5, seen(0, 0, 0))[1] == (0, 1, 1)
-        assert drive(control(min_instances=4), EVEN, 0, 5, seen(0, 0, 0))[1] == (1, 1, 2)
+        assert drive(control(min_instances=5, max_instances=5), EVEN, 0, 5, counts(0, 0, 0))[1] == (1, 1, 3)
+        assert drive(control(min_instances=2, max_instances=2), EVEN, 0, 5, counts(0, 0, 0))[1] == (0, 1, 1)
+        assert drive(control(max_instances=2), EVEN, 0, 5, counts(0, 0, 0))[1] == (0, 1, 1)
+        assert drive(control(min_instances=4), EVEN, 0, 5, counts(0, 0, 0))[1] == (1, 1, 2)
 
-    def test_latencies_while_instances_change_say_nothing(self) -> None:
+    def test_latencies_during_a_change_are_ignored(self) -> None:
         model = control(period_s=1000, max_instances=5)
-        bad = seen(10, 0, 0, slow=10, critical=10)
+        bad = counts(10, 0, 0, slow=10, critical=10)
         drive(model, EVEN, 0, 4, bad)
         model.changed(4.5)
-        decisions, _ = drive(model, EVEN, 4.5, 4, seen(10, 0, 0))
-        decisions += drive(model, EVEN, 8.5, 3, seen(10, 0, 0))[0]
+        decisions, _ = drive(model, EVEN, 4.5, 4, counts(10, 0, 0))
+        decisions += drive(model, EVEN, 8.5, 3, counts(10, 0, 0))[0]
         assert decisions == []
 
-    def test_the_next_period_allocates_what_was_added(self) -> None:
+    def test_the_next_period_allocates_added_instances(self) -> None:
         model = control(period_s=20, max_instances=4)
-        decisions, present = drive(model, EVEN, 0, 20, seen(300, 0, 2, slow=302, critical=302))
+        decisions, present = drive(model, EVEN, 0, 20, counts(300, 0, 2, slow=302, critical=302))
         assert [d.action for d in decisions] == ["add", "allocate"]
         assert sum(present) == 4
         assert present[0] >= 2

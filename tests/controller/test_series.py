@@ -1,4 +1,4 @@
-"""What is read from two looks at /metrics, also when counters began anew between them."""
+"""Counts from two readings of /metrics, also when counters were reset between them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def between(before: str, now: str, versions: tuple[int, ...] = (1,), seconds: fl
     return counts_of(increase, "m", versions, LENGTHS, SLO_S, seconds)
 
 
-def test_a_stretch_of_time() -> None:
+def test_counts_of_an_interval() -> None:
     before = page(slo_s=SLO_S, lengths={16: 5, 32: 7, 64: 9}, latencies_s=[0.01, 0.2], busy_s={16: 1.0, 64: 2.0})
     now = page(
         slo_s=SLO_S,
@@ -37,7 +37,7 @@ def test_a_stretch_of_time() -> None:
     assert counts.mean_latency_s == pytest.approx(0.07)
 
 
-def test_counters_that_began_anew_count_from_nothing() -> None:
+def test_reset_counters_count_from_0() -> None:
     before = page(slo_s=SLO_S, lengths={16: 500, 32: 70, 64: 9}, latencies_s=[0.01] * 50)
     now = page(slo_s=SLO_S, lengths={16: 3, 32: 2, 64: 1}, latencies_s=[0.01, 0.2])
     counts = between(before, now)
@@ -45,7 +45,7 @@ def test_counters_that_began_anew_count_from_nothing() -> None:
     assert (counts.requests, counts.slow, counts.critical) == (2, 1, 1)
 
 
-def test_a_version_that_has_just_come_counts_from_nothing_and_one_that_has_left_not_at_all() -> None:
+def test_a_new_version_counts_from_0_and_a_removed_one_not_at_all() -> None:
     old = page(slo_s=SLO_S, lengths={16: 50, 32: 0, 64: 0}, version=1)
     new = page(slo_s=SLO_S, lengths={16: 0, 32: 4, 64: 0}, version=2)
     assert between(old, old + new, (2,)).queries == (0, 4, 0)
@@ -63,7 +63,7 @@ def test_other_models_and_families_are_left_out() -> None:
     assert between("", noise + mine + other).requests == 0
 
 
-def test_an_empty_page_is_a_look_at_nothing() -> None:
+def test_an_empty_page_has_no_counts() -> None:
     assert between("", "") == ModelCounts(2.0, (0, 0, 0), (0, 0, 0))
     assert ModelCounts.none(3).mean_latency_s is None
 
@@ -75,7 +75,7 @@ def test_the_slo_is_read_by_version() -> None:
     assert slo_of(series, "n", 2) is None
 
 
-def test_buckets_that_are_published_one_after_the_other_give_no_negative_counts() -> None:
+def test_inconsistent_buckets_give_no_negative_counts() -> None:
     text = page(slo_s=SLO_S, lengths={16: 5, 32: 0, 64: 0}).replace('le="32"} 5', 'le="32"} 3')
     counts = between("", text)
     assert min(counts.queries) >= 0
@@ -83,7 +83,7 @@ def test_buckets_that_are_published_one_after_the_other_give_no_negative_counts(
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=30))
 def test_increases_add_up_to_all_that_was_counted(values: list[int]) -> None:
-    """However often a counter begins anew: what is lost is only what it counted between the last look and its end."""
+    """A reset loses only the counts between the last reading and the reset."""
     key = ("c", frozenset({("model", "m")}))
     total, expected = 0.0, float(values[0])
     for before, now in itertools.pairwise(values):

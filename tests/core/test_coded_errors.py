@@ -1,4 +1,4 @@
-"""What messages of another model mean. Those of the server are as tritonserver 2.51 words them."""
+"""Errors parsed from messages of another model; messages of the server are those of tritonserver 2.51."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SERVER = "Model m - Error when running inference: "
 
 
 @pytest.mark.parametrize(
-    ("message", "died"),
+    ("message", "crashed"),
     [
         (f"{SERVER}Failed for execute the inference request. Model 'm' is not ready.", False),
         (f"{SERVER}Request for unknown model: 'm' version 1 is not at ready state", False),
@@ -25,10 +25,10 @@ SERVER = "Model m - Error when running inference: "
         ("Stub process is not healthy.", True),
     ],
 )
-def test_a_model_that_may_soon_run_it(message: str, died: bool) -> None:
+def test_a_model_that_is_temporarily_unavailable(message: str, crashed: bool) -> None:
     error = parse_error("m", message)
     assert isinstance(error, ModelUnavailable)
-    assert error.died is died
+    assert error.died is crashed
 
 
 def test_a_server_that_ends() -> None:
@@ -50,7 +50,7 @@ def test_a_server_that_ends() -> None:
         "[ODD] text",
     ],
 )
-def test_other_words_are_a_failure_for_good(message: str) -> None:
+def test_other_messages_are_permanent_failures(message: str) -> None:
     error = parse_error("m", message)
     assert type(error) is Internal
     assert message.removeprefix(SERVER) in str(error)

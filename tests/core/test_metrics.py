@@ -9,7 +9,7 @@ def values(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], fl
     return {(s.family, s.labels): s.value for s in metrics.samples()}
 
 
-def test_families_carry_the_systems_prefix_and_are_made_once() -> None:
+def test_families_have_the_systems_prefix_and_are_created_once() -> None:
     metrics = Metrics("arlo")
     metrics.counter("queries_total", "Queries", runtime="64").inc()
     metrics.counter("queries_total", "Queries", runtime="64").inc(2)

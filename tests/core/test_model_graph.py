@@ -64,7 +64,7 @@ def write(repository: Path, name: str, version: int, **fields: Any) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A partitioned `m` whose version 2 has other lengths than its version 1, and models that stand by themselves."""
+    """A partitioned `m` with different lengths in its versions 1 and 2, and standalone models."""
     publish_front(tmp_path, "m", 1, [16, 32], placement="partitioned")
     publish_front(tmp_path, "m", 2, [16, 64], placement="partitioned")
     for length, versions in ((16, (1, 2)), (32, (1,)), (64, (2,))):
@@ -173,20 +173,20 @@ def moved(level: Level, model: str) -> Level:
 
 
 def direct(world: Mapping[str, Any]) -> dict[str, set[str]]:
-    """What each model requires, by the drawn relations alone."""
+    """Models that each model requires, from the drawn relations alone."""
     edges = {name: {runtime_model(name, n) for n in versions[1]} for name, versions in world["fronts"].items()}
     return edges | {name: set(models) for key in ("levels", "steps") for name, models in world[key].items()}
 
 
 def closure(edges: Mapping[str, set[str]], model: str) -> set[str]:
-    """By brute force: everything that a model requires, directly or through others."""
+    """Brute-force transitive closure of the requirements of a model."""
     found = set(edges.get(model, ()))
     while more := {each for name in found for each in edges.get(name, ())} - found:
         found |= more
     return found
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(worlds(), st.data())
 def test_walks_agree_with_the_transitive_closure(world: dict[str, Any], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as parent, pytest.MonkeyPatch.context() as patched:
@@ -228,7 +228,7 @@ def test_walks_agree_with_the_transitive_closure(world: dict[str, Any], data: st
 
 
 def check_changes(world: Mapping[str, Any], edges: Mapping[str, set[str]], model: str, data: st.DataObject) -> None:
-    """Load two models on an empty server and unload one: what is left has everything that it requires."""
+    """Load two models on an empty server and unload one: the remaining models have everything that they require."""
     other = data.draw(
         st.sampled_from(sorted({*world["fronts"], *world["levels"], *world["steps"], *PLAIN})), label="other"
     )
@@ -243,7 +243,7 @@ def check_changes(world: Mapping[str, Any], edges: Mapping[str, set[str]], model
         change.load(control, folder, other)
         complete(control, edges)
         before = set(control.served)
-        if model in before:  # else it is a former runtime, which the load of its front unloads
+        if model in before:  # otherwise the load of its front has unloaded it as a former runtime
             change.unload(control, folder, model)
         left = set(control.served)
         assert model not in left
@@ -255,7 +255,7 @@ def check_changes(world: Mapping[str, Any], edges: Mapping[str, set[str]], model
 
 
 def complete(control: FakeControl, edges: Mapping[str, set[str]]) -> None:
-    """Everything that a served model requires was served before it."""
+    """Check that everything that a served model requires was loaded before it."""
     loaded = [step.split(" ")[0] for step in control.steps if "unloaded" not in step]
     for name in control.served:
         first = loaded.index(name)

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidal.errors import InvalidArgument
 from tidal.options import RequestOptions, parse_options
 
 
-def test_no_parameters_are_all_unset() -> None:
+def test_without_parameters_all_options_are_unset() -> None:
     assert parse_options(None) == parse_options({}) == RequestOptions()
 
 
@@ -79,7 +79,7 @@ def test_refusals_name_the_option_and_what_is_accepted(raw: dict[str, object], p
         assert part in str(caught.value)
 
 
-def test_a_name_of_megabytes_is_compared_by_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_beginning_of_a_long_name_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[str] = []
 
     def close(name: str, *_: object, **__: object) -> list[str]:
@@ -97,6 +97,7 @@ def test_tritons_own_parameters_are_left_alone() -> None:
     assert parse_options(raw) == RequestOptions(latency_ms=3)
 
 
+@settings(max_examples=50)
 @given(
     st.dictionaries(st.text(max_size=12), st.one_of(st.integers(), st.floats(), st.booleans(), st.text(max_size=20)))
 )

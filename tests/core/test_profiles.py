@@ -20,7 +20,7 @@ def test_lookup_is_bilinear(length: int, batch: int) -> None:
     assert PROFILE.latency_ms(length, batch) == pytest.approx(float(reference((length, batch))))
 
 
-def test_shorter_than_measured_costs_what_the_shortest_costs() -> None:
+def test_lengths_below_the_grid_cost_the_shortest() -> None:
     assert PROFILE.latency_ms(1, 2) == 1.5
 
 
@@ -56,6 +56,6 @@ def test_long_inputs_may_end_at_smaller_batches() -> None:
         {"lenghts": (1,)},
     ],
 )
-def test_a_profile_that_does_not_fit_itself_is_refused(change: dict[str, object]) -> None:
+def test_an_inconsistent_profile_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         LatencyProfile.model_validate({**PROFILE.model_dump(), **change})

@@ -25,7 +25,7 @@ def test_versions_count_up_and_the_newest_few_stay(tmp_path: Path) -> None:
     assert sorted(p.name for p in entry.folder.iterdir()) == ["3", "4", "5"]
 
 
-def test_what_is_being_written_is_no_version(tmp_path: Path) -> None:
+def test_staging_folders_are_not_versions(tmp_path: Path) -> None:
     entry = ModelEntry(tmp_path / "intents")
     staging = entry.new_staging()
     (staging / "manifest.json").write_text("{")

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import tidal.pets.kinds
+from testing.small_base import dense, random_task, small_base
 from tests.docs.blocks import blocks_of
 from tests.docs.pages import ROOT
-from tests.pets.bases import dense, random_task, small_base
 from tests.pets.policies.test_batching import any_pool, any_tables
 from tests.tabi.builders.command import tidal_build
 from tidal.engines import Artifact, compile_engine, open_engines

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from testing.classifiers import build_classifier
 from testing.models import make_tiny_classifier
 from testing.servers import RunningServer, running_server
-from tidal_builders.arlo.build import build_arlo
-from tidal_builders.specs import parse_spec
 
-# What the server has of this machine.
+# Cores that the server may use.
 CORES = frozenset(sorted(os.sched_getaffinity(0))[:2])
-# One line, as an operator may write it: the backend adds the tensors, of any length.
+# The shortest valid config: the backend adds the tensors.
 LINE = 'backend: "engine"\n'
 TOGETHER = f"{LINE}max_batch_size: 4 dynamic_batching {{ max_queue_delay_microseconds: 500000 }}\n"
 
@@ -30,15 +29,14 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with the partitioned model `tiny`. Not to be changed."""
     repository = tmp_path_factory.mktemp("built")
-    spec = {"kind": "arlo", "name": "tiny", "model": str(source), "lengths": [16, 32], "max_batch": 4}
-    spec |= {"placement": "partitioned", "outputs": ["logits", "attention_received"]}
-    build_arlo(parse_spec(spec, "test"), repository, spec_file=Path("tiny.yaml"))
+    fields = {"placement": "partitioned", "outputs": ["logits", "attention_received"]}
+    build_classifier(repository, source, lengths=[16, 32], max_batch=4, **fields)
     return repository
 
 
 @pytest.fixture(scope="module")
 def server(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """On `CORES`: the runtimes' models; `line` and `together`, the shorter one with other configs, not pinned."""
+    """A server on `CORES` with the runtime models, and copies of the shorter one: `line` and `together`, not pinned."""
     repository = tmp_path_factory.mktemp("repository")
     for name in ("tiny_len16", "tiny_len32"):
         shutil.copytree(built / name, repository / name)
@@ -58,5 +56,5 @@ def server(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 
 @pytest.fixture(params=["grpc", "http"])
 def url(request: pytest.FixtureRequest, server: RunningServer) -> str:
-    """The server over each protocol in turn."""
+    """URL of the server, over each protocol."""
     return f"{request.param}://{getattr(server, request.param)}"

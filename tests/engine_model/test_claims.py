@@ -1,4 +1,4 @@
-"""Cores and GPUs that processes claim."""
+"""Claims of processes on cores and GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CORES = sorted(os.sched_getaffinity(0))[:2]
 
 pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 
-# Claims at each line of its input, and says the core and where its threads, old and new, may run.
+# Claims a core on each line of its input; prints the core and the cores that its threads, old and new, may run on.
 _CLAIMER = """
 import os, sys, threading
 from pathlib import Path
@@ -28,7 +28,7 @@ from tidal.engine_model.claims import CoreClaim
 
 early = threading.Event()
 threading.Thread(target=early.wait, daemon=True).start()
-os.sched_setaffinity(0, [int(core) for core in sys.argv[2:]])  # the others keep theirs: not asked
+os.sched_setaffinity(0, [int(core) for core in sys.argv[2:]])  # of the main thread only
 claim = CoreClaim(Path(sys.argv[1]))
 for line in sys.stdin:
     if line == "release\\n":
@@ -45,7 +45,7 @@ class Claimer:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
 
-    def ask(self, what: str = "claim") -> tuple[int | None, list[int]]:
+    def send(self, what: str = "claim") -> tuple[int | None, list[int]]:
         """The claimed core, and the cores that the process's threads may run on."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -69,26 +69,26 @@ def claimers(folder: Path, count: int) -> Iterator[list[Claimer]]:
         yield [Claimer(process) for process in processes]
 
 
-def test_each_process_gets_a_core_of_its_own_and_a_killed_one_frees_it(tmp_path: Path) -> None:
+def test_each_process_claims_another_core_and_a_killed_one_frees_it(tmp_path: Path) -> None:
     with claimers(tmp_path, 3) as (first, second, third):
-        assert first.ask() == (CORES[0], [CORES[0]])
-        assert second.ask() == (CORES[1], [CORES[1]])
-        assert first.ask() == (CORES[0], [CORES[0]])
+        assert first.send() == (CORES[0], [CORES[0]])
+        assert second.send() == (CORES[1], [CORES[1]])
+        assert first.send() == (CORES[0], [CORES[0]])
         everywhere = sorted(os.sched_getaffinity(0))
-        assert third.ask() == (None, everywhere)
+        assert third.send() == (None, everywhere)
         first.process.kill()
         first.process.wait()
-        assert third.ask() == (CORES[0], [CORES[0]])
+        assert third.send() == (CORES[0], [CORES[0]])
 
 
-def test_a_core_can_be_handed_back(tmp_path: Path) -> None:
+def test_a_core_can_be_released(tmp_path: Path) -> None:
     with claimers(tmp_path, 2) as (first, second):
-        first.ask()
-        assert first.ask("release")[0] is None
-        assert second.ask()[0] == CORES[0]
+        first.send()
+        assert first.send("release")[0] is None
+        assert second.send()[0] == CORES[0]
 
 
-def test_the_folder_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_must_belong_to_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDAL_CLAIMS", str(tmp_path / "claims"))
     assert claims_folder().stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr("os.getuid", lambda: -1)
@@ -96,17 +96,17 @@ def test_the_folder_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.Monk
         claims_folder()
 
 
-def test_a_link_is_not_taken_for_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_symbolic_link_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     monkeypatch.setenv("TIDAL_CLAIMS", str(tmp_path / "link"))
     with pytest.raises(Unsupported, match="not a folder of this user"):
         claims_folder()
 
 
-def test_instances_get_a_gpu_each_and_share_when_there_are_more(
+def test_instances_claim_different_gpus_and_share_evenly_if_there_are_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Locks of one process exclude each other like those of several: each open file has its own."""
+    """Locks of one process exclude each other as those of several do: each belongs to an open file."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     claims = [GpuClaim(tmp_path, ["0", "GPU-b"]) for _ in range(6)]
     taken = []
@@ -114,7 +114,7 @@ def test_instances_get_a_gpu_each_and_share_when_there_are_more(
         taken.append(claim.acquire())
         assert os.environ["CUDA_VISIBLE_DEVICES"] == taken[-1]
     assert taken == ["0", "GPU-b", "0", "GPU-b"]
-    # Those of an old version leave, then one of the new: the next go where the fewest are.
+    # After three releases the next claims go to the GPUs with the fewest instances.
     for claim in (claims[0], claims[1], claims[3]):
         claim.release()
     assert [claim.acquire() for claim in claims[4:]] == ["GPU-b", "0"]
@@ -138,7 +138,7 @@ def test_a_lock_file_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
         GpuClaim(tmp_path, ["0"]).acquire()
 
 
-def test_a_core_that_threads_may_not_move_to_is_handed_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_core_that_threads_cannot_move_to_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(thread: int, cores: set[int]) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
@@ -150,7 +150,9 @@ def test_a_core_that_threads_may_not_move_to_is_handed_back(tmp_path: Path, monk
     assert SlotClaim(tmp_path, [f"core{CORES[0]}"]).acquire()
 
 
-def test_a_core_and_a_gpu_of_one_number_are_two_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_core_and_a_gpu_of_the_same_number_are_different_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert SlotClaim(tmp_path, ["core0"]).acquire()
     assert GpuClaim(tmp_path, ["0", "1"]).acquire() == "0"

@@ -1,4 +1,4 @@
-"""Requests on one engine: what is refused, and what runs together. The engine is one that adds."""
+"""Requests on one engine: refusals, batches and deadlines. The engine is a fake that adds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BAD_ID = 8  # in the vocabulary, but the engine fails on it
 
 
 class Adder:
-    """Sums each row of ids; remembers the shapes of its batches."""
+    """An engine that sums each row of ids and records the shapes of its batches."""
 
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
@@ -85,7 +85,7 @@ ids = request()["input_ids"]
         ({**request(), "more": ids}, "'more'.* were sent"),
     ],
 )
-def test_a_bad_request_is_refused_alone(bad: dict[str, Any], message: str) -> None:
+def test_an_invalid_request_is_refused_alone(bad: dict[str, Any], message: str) -> None:
     model, _ = make_model()
     before, refused, after = model.run([request(), bad, request(token=2)])
     assert sums([before, after]) == [[4], [8]]
@@ -94,7 +94,7 @@ def test_a_bad_request_is_refused_alone(bad: dict[str, Any], message: str) -> No
         raise refused
 
 
-def test_a_dynamic_runtime_takes_lengths_up_to_its_longest() -> None:
+def test_a_dynamic_runtime_accepts_lengths_up_to_its_longest() -> None:
     model, _ = make_model(dynamic=True)
     one, none, long = model.run([request(length=1), request(length=0), request(length=5)])
     assert sums([one]) == [[1]]
@@ -103,19 +103,19 @@ def test_a_dynamic_runtime_takes_lengths_up_to_its_longest() -> None:
     assert "with length 1 to 4" in str(long)
 
 
-def test_what_is_overdue_when_its_turn_comes_is_not_run() -> None:
+def test_overdue_requests_are_not_run() -> None:
     model, engine = make_model()
 
-    def overdue(place: int) -> TidalError | None:
-        late = place == 0 or (place in (2, 3) and len(engine.shapes) > 0)
-        return Unavailable(f"{place} is late") if late else None
+    def overdue(index: int) -> TidalError | None:
+        late = index == 0 or (index in (2, 3) and len(engine.shapes) > 0)
+        return Unavailable(f"{index} is late") if late else None
 
     answers = model.run([request(), request(2), request(2), request(1), request(1)], overdue)
     assert sums(answers) == [Unavailable, [4, 4], Unavailable, Unavailable, [4]]
     assert engine.shapes == [(2, 4), (1, 4)]
 
 
-def test_an_engine_that_fails_is_an_internal_error_of_its_batch() -> None:
+def test_an_engine_failure_is_an_internal_error_of_its_batch() -> None:
     model, _ = make_model()
     failed, with_it, apart = model.run([request(2, token=BAD_ID), request(), request()])
     assert isinstance(failed, Internal)

@@ -1,4 +1,4 @@
-"""The `engine` backend through the real server, over HTTP and gRPC, against the unmodified source model."""
+"""The `engine` backend on a real server, over HTTP and gRPC, compared with the unmodified source model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tokens(source: Path) -> Callable[..., Inputs]:
 
 @pytest.fixture(scope="module")
 def reference(source: Path) -> Callable[[str], dict[str, np.ndarray[Any, Any]]]:
-    """What the unmodified model answers to one text alone."""
+    """Outputs of the unmodified model for one text."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -65,7 +65,7 @@ def reference(source: Path) -> Callable[[str], dict[str, np.ndarray[Any, Any]]]:
 
 
 @pytest.mark.parametrize("length", [16, 32])
-def test_answers_are_the_source_models(
+def test_outputs_equal_those_of_the_source_model(
     url: str, tokens: Callable[..., Inputs], reference: Callable[..., Inputs], length: int
 ) -> None:
     with Client(url) as client:
@@ -97,22 +97,22 @@ def test_answers_are_the_source_models(
         ("line", {k: v.astype(np.int32) for k, v in request().items()}, "INT32|dtype|data-type|TYPE_INT64"),
     ],
 )
-def test_a_bad_request_is_refused(url: str, model: str, inputs: Inputs, message: str) -> None:
+def test_an_invalid_request_is_refused(url: str, model: str, inputs: Inputs, message: str) -> None:
     with Client(url) as client:
         with pytest.raises(InvalidArgument, match=message):
             client.infer(model, inputs)
         assert client.infer(model, request())["logits"].shape == (1, 3)
 
 
-def test_what_cannot_run_by_its_deadline_is_unavailable(url: str) -> None:
+def test_a_request_that_misses_its_deadline_is_unavailable(url: str) -> None:
     with Client(url) as client:
         with pytest.raises(Unavailable, match=r"the deadline of 0\.001 ms passed before the request could run"):
             client.infer("line", request(), latency_ms=0.001)
         assert client.infer("line", request(), latency_ms=20_000)["logits"].shape == (1, 3)
 
 
-def test_another_model_is_reported_the_code_too(server: RunningServer) -> None:
-    """Triton passes on only the message to a model that asks, see `tidal.triton.coded_errors`."""
+def test_calls_of_other_models_get_coded_errors(server: RunningServer) -> None:
+    """Triton passes only the message of an error to a model that calls another, see `tidal.triton.coded_errors`."""
     import tritonclient.grpc
 
     inputs = []
@@ -120,15 +120,15 @@ def test_another_model_is_reported_the_code_too(server: RunningServer) -> None:
         inputs.append(tritonclient.grpc.InferInput(name, array.shape, "INT64"))
         inputs[-1].set_data_from_numpy(array)
     with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
-        said = []
+        messages = []
         for parameters in (None, {CODED_ERRORS: True}):
             with pytest.raises(tritonclient.grpc.InferenceServerException) as caught:
                 client.infer("line", inputs, parameters=parameters)
-            said.append(caught.value.message().partition("input_ids")[0])
-    assert said == ["", "[INVALID_ARG] "]
+            messages.append(caught.value.message().partition("input_ids")[0])
+    assert messages == ["", "[INVALID_ARG] "]
 
 
-def test_a_bad_request_beside_others_is_refused_alone(server: RunningServer) -> None:
+def test_an_invalid_request_in_a_batch_is_refused_alone(server: RunningServer) -> None:
     tokens = (5, 10_000, 9)
     with Client(f"grpc://{server.grpc}") as client, ThreadPoolExecutor(3) as pool:
         before = executions(server, "together")
@@ -143,15 +143,15 @@ def test_a_bad_request_beside_others_is_refused_alone(server: RunningServer) -> 
 
 
 def executions(server: RunningServer, model: str) -> int:
-    """Calls of `execute` that Triton has counted: its own statistics hold for a synchronous model."""
+    """Return the number of calls of `execute`, from Triton's statistics of the model."""
     import tritonclient.grpc
 
     with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
         return int(client.get_inference_statistics(model).model_stats[0].execution_count)
 
 
-def places(server: RunningServer, model: str) -> list[frozenset[int]]:
-    """For each instance the cores that its threads may run on."""
+def cores_of(server: RunningServer, model: str) -> list[frozenset[int]]:
+    """Return the cores that the threads of each instance may run on."""
     found = []
     for pid in server.stub_pids(model):
         threads = [thread.id for thread in psutil.Process(pid).threads()]
@@ -182,7 +182,7 @@ def test_the_instance_count_changes_in_place_under_load(server: RunningServer) -
                 set_instances(server, "tiny_len16", count)
                 assert until(lambda count=count: len(server.stub_pids("tiny_len16")) == count)
                 now = set(server.stub_pids("tiny_len16"))
-                assert now > before or now < before  # in place: no instance that stays was replaced
+                assert now > before or now < before  # in place: the remaining instances were not restarted
                 before = now
         finally:
             stop.set()
@@ -190,28 +190,28 @@ def test_the_instance_count_changes_in_place_under_load(server: RunningServer) -
 
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
-def test_each_instance_has_a_core_of_its_own(server: RunningServer) -> None:
+def test_each_instance_claims_another_core(server: RunningServer) -> None:
     def pinned() -> bool:
-        """Whether both have claimed: the one that a change of counts left may have found no core free at its start."""
+        """Return whether both have claimed a core; after a change of counts an instance may first find no free one."""
         with Client(f"grpc://{server.grpc}") as client:
             client.infer("tiny_len16", request())
-        return all(len(places(server, model)[0]) == 1 for model in ("tiny_len16", "tiny_len32"))
+        return all(len(cores_of(server, model)[0]) == 1 for model in ("tiny_len16", "tiny_len32"))
 
     assert until(pinned)
-    short, long = places(server, "tiny_len16"), places(server, "tiny_len32")
+    short, long = cores_of(server, "tiny_len16"), cores_of(server, "tiny_len32")
     assert short[0] | long[0] == CORES
-    assert places(server, "line") == [CORES]  # pin: false
+    assert cores_of(server, "line") == [CORES]  # pin: false
 
     set_instances(server, "tiny_len16", 2)
     try:
-        assert sorted(places(server, "tiny_len16"), key=len) == [short[0], CORES]  # no core was left
+        assert sorted(cores_of(server, "tiny_len16"), key=len) == [short[0], CORES]  # no core was left
         (pid,) = server.stub_pids("tiny_len32")
         os.kill(pid, signal.SIGKILL)
 
         def claimed() -> bool:
             with Client(f"grpc://{server.grpc}") as client, ThreadPoolExecutor(4) as pool:
                 list(pool.map(lambda _: client.infer("tiny_len16", request()), range(8)))
-            return set(places(server, "tiny_len16")) == {short[0], long[0]}
+            return set(cores_of(server, "tiny_len16")) == {short[0], long[0]}
 
         assert until(claimed)
     finally:
@@ -220,9 +220,7 @@ def test_each_instance_has_a_core_of_its_own(server: RunningServer) -> None:
         server.control.load("tiny_len32", None)
 
 
-def test_an_instance_that_can_claim_nothing_serves(
-    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_instance_without_a_claim_serves(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(built / "tiny_len16", tmp_path / "repository" / "tiny_len16")
     for core in os.sched_getaffinity(0):
         (tmp_path / "claims" / f"core{core}").mkdir(parents=True)  # no file to lock
@@ -230,4 +228,4 @@ def test_an_instance_that_can_claim_nothing_serves(
     with running_server(tmp_path / "repository") as server, Client(f"grpc://{server.grpc}") as client:
         assert client.infer("tiny_len16", request())["logits"].shape == (1, 3)
         assert "runs without a core or GPU of its own: " in server.log_text()
-        assert places(server, "tiny_len16") == [frozenset(os.sched_getaffinity(0))]
+        assert cores_of(server, "tiny_len16") == [frozenset(os.sched_getaffinity(0))]

@@ -27,7 +27,7 @@ from tidal.engines import (
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = make_tiny_classifier(tmp_path_factory.mktemp("source"), max_position=MAX_LENGTH)
+    folder = make_tiny_classifier(tmp_path_factory.mktemp("source"), layers=1, max_position=MAX_LENGTH)
     return AutoModelForSequenceClassification.from_pretrained(folder).eval()
 
 
@@ -44,9 +44,9 @@ def reference(source: Any) -> Callable[[Batch], npt.NDArray[np.float32]]:
 
 @pytest.fixture(scope="session")
 def artifact(source: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Setup, Precision], Artifact]:
-    """The source model, compiled once a setup and stored precision, for bounded batch and length.
+    """Return the source model compiled for a setup and a precision, once per stored precision.
 
-    It can also be opened for the one length STATIC_LENGTH.
+    It can be opened for any length up to MAX_LENGTH, or for the length STATIC_LENGTH only.
     """
     compiled: dict[tuple[Setup, Precision], Path] = {}
     shapes = dict.fromkeys(NAMES, ((1, MAX_BATCH), (1, MAX_LENGTH)))

@@ -1,7 +1,7 @@
 """Stand-ins for the CUDA runtime and TensorRT: host memory for device memory, a weighted sum for a network.
 
-They show that Tidal's code puts the right bytes in the right places in the right order. What a GPU does they do not
-show, nor that the calls exist: the type check does that.
+They check which bytes Tidal's code copies where and in which order. They do not check that the calls exist, which the
+type check does, nor what a GPU computes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Work = Callable[[], object]
 
 
 def sums(inputs: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float32]:
-    """What the network computes: sums of the tokens that the mask keeps, times 1, 2 and 3."""
+    """Return the network's outputs: the sum of the unmasked tokens, times 1, 2 and 3."""
     kept = (inputs["input_ids"] * inputs["attention_mask"]).sum(axis=1, dtype=np.float32)
     return np.asarray(kept[:, None] * np.arange(1, CLASSES + 1, dtype=np.float32), np.float32)
 
@@ -41,7 +41,7 @@ class Stream:
 
 @dataclass
 class Gpu:
-    """What happened on the device."""
+    """State and history of the device."""
 
     memory: dict[int, Any] = field(default_factory=dict)
     streams: dict[int, Stream] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class ILogger:
 
 
 class Context:
-    """An execution context: shapes and addresses that are set, and the sum of what lies there."""
+    """An execution context: it stores shapes and addresses and computes `sums` of the inputs there."""
 
     def __init__(self, gpu: Gpu, plan: dict[str, Any]) -> None:
         self.gpu, self.plan = gpu, plan
@@ -204,12 +204,12 @@ class Engine:
 
 
 def write_plan(inputs: tuple[str, ...], profiles: Any) -> bytes:
-    """What a plan's file holds here."""
+    """Return the content of a plan's file."""
     return json.dumps({"inputs": inputs, "profiles": profiles}).encode()
 
 
 def tensorrt(gpu: Gpu) -> Any:
-    """The part of the module `tensorrt` that running a plan takes."""
+    """Return the part of the module `tensorrt` that running a plan needs."""
 
     class Runtime:
         opened = 0
@@ -221,7 +221,7 @@ def tensorrt(gpu: Gpu) -> Any:
             try:
                 plan = json.loads(content)
             except ValueError:
-                self.logger.log(Severity.WARNING, "no matter")
+                self.logger.log(Severity.WARNING, "a warning")
                 self.logger.log(Severity.ERROR, "magic tag\n does not match")
                 return None
             Runtime.opened += 1

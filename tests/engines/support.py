@@ -27,7 +27,7 @@ class Setup(NamedTuple):
 
 
 def _missing(setup: Setup) -> str | None:
-    """Why a setup cannot run here."""
+    """Return why a setup cannot run here; None if it can."""
     try:
         choose_device(*setup)
     except Unsupported as error:
@@ -47,7 +47,7 @@ def _param(setup: Setup, *more: Precision) -> Any:
 
 SETUPS = [Setup("openvino", "cpu"), Setup("torch", "cpu"), Setup("torch", "gpu"), Setup("tensorrt", "gpu")]
 EACH_SETUP = [_param(setup) for setup in SETUPS]
-# The precisions of a kind that is not installed are not asked for: one stands for all, and is skipped.
+# A kind that is not installed has one skipped case for all of its precisions.
 EACH_PRECISION = [
     _param(setup, precision) for setup in SETUPS for precision in (["fp32"] if _missing(setup) else stored_as(*setup))
 ]
@@ -66,7 +66,7 @@ class Logits(torch.nn.Module):
 
 
 def make_batch(batch: int, length: int, seed: int = 0) -> Batch:
-    """Random tokens; the last row is padded by a third where there is room."""
+    """Return random tokens; a third of the last row is padding if it is longer than 3."""
     ids = np.random.default_rng(seed).integers(5, 150, (batch, length))
     mask = np.ones((batch, length), np.int64)
     if length > 3:

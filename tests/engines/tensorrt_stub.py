@@ -1,7 +1,7 @@
-"""A type stub of TensorRT, made from its real Python bindings where TensorRT itself is not installed.
+"""A type stub of TensorRT, generated from its real Python bindings where TensorRT itself is not installed.
 
-The bindings link against three libraries of which they call nine functions while they are imported. Libraries with
-functions of these names that return nothing let them be imported, and no more: whatever has to compute fails.
+The bindings link against three libraries and call nine of their functions during import. Libraries with functions of
+these names that return null are enough to import the bindings, but not to compute with them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FUNCTIONS = (
 
 
 def make_stub(folder: Path) -> Path:
-    """Write `tensorrt.pyi` into `folder`; returns it."""
+    """Write `tensorrt.pyi` into `folder` and return its path."""
     libraries = folder / "libraries"
     libraries.mkdir()
     source = libraries / "empty.cpp"
@@ -50,7 +50,7 @@ def make_stub(folder: Path) -> Path:
 
 
 def _repaired(text: str) -> str:
-    """The stub as Python that parses: no parameter is named `in`, and none without a default follows one with."""
+    """Return the stub as valid Python: rename parameters named `in`, and add a default where one is missing."""
     text = re.sub(r"\bin: ", "in_: ", text)
     text = re.sub(r"(def add_scale_nd\(.*channel_axis: int)\)", r"\1 = ...)", text)
     ast.parse(text)

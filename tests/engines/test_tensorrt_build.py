@@ -1,4 +1,4 @@
-"""What the builder asks TensorRT for. TensorRT is a stand-in that takes every call: the type check holds the calls."""
+"""Calls of the plan builder to TensorRT, which is a mock; the type check covers the signatures of the calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = ("input_ids", "attention_mask")
 
 
 class TensorRt:
-    """TensorRT's module, and what was asked of its objects."""
+    """A mock of the module `tensorrt` and of the objects that it creates."""
 
     def __init__(self) -> None:
         self.module = MagicMock()
@@ -42,7 +42,7 @@ class TensorRt:
 
     @property
     def profiles(self) -> list[Any]:
-        """Bounds of `input_ids` in each profile: min, opt, max."""
+        """Bounds of `input_ids` (min, opt, max) in each profile."""
         calls = self.builder.create_optimization_profile.return_value.set_shape.call_args_list
         return [call.args[1:] for call in calls if call.args[0] == "input_ids"]
 

@@ -1,4 +1,4 @@
-"""The TensorRT runtime over stand-ins for CUDA and TensorRT: which bytes go where, what is captured, what is shared."""
+"""The TensorRT runtime over fakes of CUDA and TensorRT: copied bytes, captured graphs, shared weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gpu() -> Gpu:
 
 @pytest.fixture
 def runtime(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """`tidal.engines.tensorrt.runtime`, imported over the stand-ins."""
+    """`tidal.engines.tensorrt.runtime`, imported over the fakes."""
     cuda = importlib.import_module("tidal.engines.cuda")
     monkeypatch.setattr(cuda, "runtime", gpu.runtime())
     monkeypatch.setattr(cuda, "get_cuda_native_handle", lambda stream: stream.number)
@@ -74,7 +74,7 @@ def test_answers_are_those_of_the_batch(runtime: Any, plan: Path) -> None:
         assert [(spec.name, spec.dtype, spec.shape) for spec in engine.outputs] == [
             ("logits", np.dtype("float32"), (-1, CLASSES))
         ]
-        # Twice each, in changing order: a captured shape must not see what another one left behind.
+        # Each shape twice, in varying order: the graph of a shape must not read the data of another.
         for seed, rows in enumerate((1, 4, 2, 1, 3, 4, 2, 3)):
             inputs = batch(rows, length, seed)
             got = engine.run(inputs)["logits"]
@@ -155,7 +155,7 @@ def test_memory_is_allocated_once_and_freed_with_the_engine(runtime: Any, plan: 
     assert not gpu.memory
 
 
-def test_a_full_device_is_named(runtime: Any, plan: Path, gpu: Gpu) -> None:
+def test_a_failed_allocation_is_reported(runtime: Any, plan: Path, gpu: Gpu) -> None:
     gpu.full = True
     with pytest.raises(Unavailable, match="CUDA: allocate failed: out of memory"):
         opened(runtime, plan, 8)
@@ -179,7 +179,7 @@ def test_shapes_and_inputs_that_a_plan_was_not_built_for_are_refused(runtime: An
         runtime.open_engines(artifact, contexts=1, threads=1)
 
 
-def test_a_lone_query_has_a_profile_that_is_static() -> None:
+def test_a_single_query_has_a_static_profile() -> None:
     lone, more = profiles_for(shapes(8))
     assert lone["input_ids"] == ((1, 1), (8, 8))
     assert more["input_ids"] == ((2, MAX_BATCH), (8, 8))
@@ -194,7 +194,7 @@ def test_an_input_without_a_batch_keeps_its_first_dimension() -> None:
     assert fixed_dimensions(made) == {"input_ids": (-1, 8), "bank": (100, 16)}
 
 
-def test_profiles_that_serve_shapes_were_built_for_them() -> None:
+def test_shapes_are_served_by_profiles_built_for_them() -> None:
     profiles = [p for length in (8, 16, (1, 16)) for p in profiles_for(shapes(length))]
     assert serving(profiles, shapes(16)) == (2, 3)
     assert serving(profiles, shapes((1, 16))) == (4, 5)

@@ -1,4 +1,4 @@
-"""One real server over a tiny model of every backend, by the names of docs/how-to/measure-with-perf-analyzer.md."""
+"""A real server with a tiny model of every backend, named as in docs/how-to/measure-with-perf-analyzer.md."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import pytest
 
 from testing.cascades import LARGE, SMALL, Cascades
 from testing.config import parameter
-from testing.decoders import write_decoder
+from testing.decoders import build_decoder, write_decoder
 from testing.models import make_tiny_classifier
 from testing.pets import Base
 from testing.pets import build as build_base
 from testing.servers import RunningServer, running_server
 from testing.vision import publish_tiny
-from tests.flover.served.conftest import build as build_decoder
 from tests.tabi.conftest import cascades
 from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import parse_spec
@@ -26,12 +25,12 @@ __all__ = ["cascades"]
 PAGE = Path(__file__).parents[2] / "docs/how-to/measure-with-perf-analyzer.md"
 #: The admin key of the server.
 KEY = "a-key-of-the-tests"
-#: Longer than the 128 random characters that perf_analyzer makes, each of which may be a token.
+#: More than the 128 random characters of perf_analyzer's inputs, each of which may be a token.
 MAX_LENGTH = 256
 
 
 def block(before: str) -> str:
-    """The first code block of the page behind some words."""
+    """The first code block of the page after some words."""
     return PAGE.read_text().partition(before)[2].split("```", 2)[1].partition("\n")[2]
 
 

@@ -1,4 +1,4 @@
-"""Requests of another kind than a model takes say what to use, over every transport and for every backend."""
+"""Requests of a kind that a model does not accept name the right method, for every transport and backend."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_classify_of_a_decoder(call: Callable[..., Any]) -> None:
 
 
 def test_a_pair_for_a_cascade_of_single_texts(url: str) -> None:
-    """It declares no `text_pair`, so the server names it; the client says what the model takes."""
+    """The model declares no `text_pair`, so the server names it; the client adds the inputs of the model."""
     with Client(url) as client:
         assert [tensor.name for tensor in client.metadata("intents_cascade").inputs] == ["text_input"]
         with pytest.raises(InvalidArgument, match="model 'intents_cascade' has no input 'text_pair'; its inputs are"):

@@ -1,4 +1,4 @@
-"""Every command line of docs/how-to/measure-with-perf-analyzer.md, run as printed, with NVIDIA's real program."""
+"""Every command line of docs/how-to/measure-with-perf-analyzer.md, run as printed with NVIDIA's program."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tests.otas.test_images import encoded, photo
 pytestmark = pytest.mark.server
 
 _WHEEL = "tritonclient==2.51.0"
-# Libraries that the program looks for by names of its own, and what nvidia-pytriton calls them.
+# Names of libraries that the program loads, and their names in nvidia-pytriton.
 _LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 COMMANDS = re.findall(r"^perf_analyzer (.*)$", PAGE.read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def perf_analyzer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """The program and the environment that it runs in; downloaded once, and never installed."""
+    """The program and its environment; downloaded once, not installed."""
     cache = Path(os.environ.get("TIDAL_CACHE", Path.home() / ".cache" / "tidal")) / "perf_analyzer" / _WHEEL
     program = cache / "perf_analyzer"
     if not program.exists():
@@ -44,7 +44,7 @@ def perf_analyzer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[
         cache.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
             entry = next(name for name in wheel.namelist() if name.endswith("/bin/perf_analyzer"))
-            # Renamed into place when it is whole: another run may be doing the same.
+            # Moved into place when it is complete: another run may download it, too.
             partial = cache / f"partial-{os.getpid()}"
             partial.write_bytes(wheel.read(entry))
         partial.chmod(0o755)
@@ -72,7 +72,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def counts(server: RunningServer, model: str) -> tuple[int, int]:
-    """Requests of a model that succeeded and failed, as the server counts them."""
+    """Numbers of successful and failed requests of a model, as counted by the server."""
     with urllib.request.urlopen(f"http://{server.http}/v2/models/{model}/stats", timeout=10) as response:
         (stats,) = json.load(response)["model_stats"]
     found: Any = [stats["inference_stats"][name].get("count", 0) for name in ("success", "fail")]
@@ -80,8 +80,8 @@ def counts(server: RunningServer, model: str) -> tuple[int, int]:
 
 
 def answered(export: Path) -> int:
-    """Requests of a run, each of which has responses."""
-    # It holds inputs as they were sent, images too.
+    """Number of requests of a run; each has to have responses."""
+    # It contains the inputs as sent, including images.
     content = export.read_text(encoding="latin-1")
     times = re.findall(r'"response_timestamps":\[([\d,]*)\]', content)
     assert all(times)
@@ -108,7 +108,7 @@ def test_a_command_of_the_page(
     model, report, export = arguments[1], tmp_path / "report.csv", tmp_path / "export.json"
     if "--profile-export-file" not in arguments:
         arguments += ["--profile-export-file", str(export)]
-    # A wide bound of stability: other work on the machine must not fail this.
+    # A wide bound for stability: other load on the machine must not fail the test.
     arguments += ["-s", "999", "-p", "300", "-f", str(report)]
     before = counts(server, model)
     done = subprocess.run(

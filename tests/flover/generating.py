@@ -20,9 +20,16 @@ Ids = npt.NDArray[np.int64]
 
 @dataclass
 class Generation:
-    """A prompt: `prefilled` tokens of it are in its slot, `tokens` were generated.
+    """The generation from one prompt.
 
-    It wants so many tokens, but its client goes after `stays` iterations with a slot.
+    Attributes:
+        prompt: Token ids of the prompt.
+        wanted: Number of tokens to generate.
+        arrives: Iteration in which it arrives.
+        stays: Number of iterations with a slot after which its client cancels.
+        task: Adapter that it uses; None for the base model.
+        prefilled: Number of the prompt's tokens that are in its slot.
+        tokens: Tokens generated so far.
     """
 
     prompt: Ids
@@ -35,15 +42,15 @@ class Generation:
 
     @property
     def held(self) -> int:
-        """Tokens whose keys and values are in the slot."""
+        """Number of tokens whose keys and values are in the slot."""
         return self.prefilled + max(0, len(self.tokens) - 1)
 
 
 def generate_together(runner: FloverRunner, sequences: Sequence[Generation], draw: np.random.Generator) -> None:
-    """Generate until all have what they want, or their clients have gone.
+    """Generate until every sequence has its tokens or was cancelled.
 
-    Every iteration prefills a chunk of random size of one prompt, if there is one, and runs a decode step. Before the
-    step one sequence is moved to a free slot, if there is one, and then the running slots are made contiguous.
+    Every iteration prefills a chunk of random size of one waiting prompt and runs a decode step. Before the step one
+    sequence is moved to a free slot, if there is one, and then the running slots are made contiguous.
     """
     slots = SlotTable[int](runner.slots)
     waiting = list(range(len(sequences)))
@@ -108,7 +115,7 @@ def generate_together(runner: FloverRunner, sequences: Sequence[Generation], dra
 
 
 def generated_by_transformers(model: Any, prompt: Ids, count: int) -> list[int]:
-    """What `transformers` generates greedily, whatever ends a text."""
+    """Return the tokens that `transformers` generates greedily, not stopping at the end-of-text token."""
     ids = torch.from_numpy(prompt)[None]
     model.generation_config.eos_token_id = None
     with torch.no_grad():
@@ -121,7 +128,7 @@ def generated_by_transformers(model: Any, prompt: Ids, count: int) -> list[int]:
 def searched_by_transformers(
     model: Any, prompt: Sequence[int], count: int, eos: int | None, **settings: Any
 ) -> list[int]:
-    """What `transformers` finds by beam search, the token that ends the text included."""
+    """Return the tokens that `transformers` finds by beam search, including the end-of-text token."""
     ids = torch.tensor([list(prompt)])
     model.generation_config.eos_token_id = eos
     with torch.no_grad():
@@ -133,8 +140,7 @@ def searched_by_transformers(
 
 
 def random_sequences(draw: np.random.Generator, count: int, vocabulary: int, longest: int = 40) -> list[Generation]:
-    """Prompts of 1 to `longest` tokens that come one after the other and want 1 to 16 tokens; of 30 % the client goes
-    before that."""
+    """Return prompts of 1 to `longest` tokens, in order of arrival, that want 1 to 16 tokens; 30 % are cancelled."""
     arrivals = np.cumsum(draw.integers(0, 5, count))
     return [
         Generation(

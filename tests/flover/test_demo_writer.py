@@ -1,4 +1,4 @@
-"""The demo's decoder: what it was trained on, what is in git of it, and whether it writes what transformers writes."""
+"""The demo's decoder: its training text, its size in the repository, and its tokens against those of transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidal_builders.flover.source import load_decoder
 from tidal_builders.specs import load_spec
 
 ROOT = Path(__file__).parents[2]
-MOST_BYTES = 5 * 10**6
+MAX_BYTES = 5 * 10**6
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,8 @@ def source() -> Any:
     return load_decoder(ROOT / TARGET)
 
 
-def test_it_writes_the_same_greedy_texts_as_transformers(source: Any) -> None:
-    """All prompts of the demo in the same steps, with float32 arithmetic on both sides."""
+def test_greedy_text_equals_that_of_transformers(source: Any) -> None:
+    """All prompts of the demo share the steps; both sides compute in float32."""
     prompts = [np.array(source.tokenizer(prompt).input_ids) for prompt in PROMPTS]
     expected = [generated_by_transformers(source.model, prompt, 24) for prompt in prompts]
     generations = [Generation(prompt, 24, number) for number, prompt in enumerate(prompts)]
@@ -36,24 +36,24 @@ def test_it_writes_the_same_greedy_texts_as_transformers(source: Any) -> None:
         assert source.tokenizer.decode(generation.tokens) == source.tokenizer.decode(wanted)
 
 
-def test_a_text_s_end_is_one_of_its_tokens(source: Any) -> None:
+def test_the_end_of_text_is_one_token(source: Any) -> None:
     end = source.model.config.eos_token_id
     assert source.tokenizer(f"naïve {END}").input_ids[-1] == source.tokenizer.eos_token_id == end
     assert source.tokenizer.decode(source.tokenizer("naïve 中 🙂").input_ids) == "naïve 中 🙂"
 
 
-def test_what_is_in_git_stays_small() -> None:
+def test_the_files_of_the_demo_are_small() -> None:
     files = [path for path in (ROOT / "demo").rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert sum(path.stat().st_size for path in files) < MOST_BYTES
+    assert sum(path.stat().st_size for path in files) < MAX_BYTES
 
 
-def test_the_demo_s_spec_is_one() -> None:
+def test_the_spec_of_the_demo_loads() -> None:
     spec = load_spec(ROOT / "demo/writer.yaml")
     assert (spec.kind, spec.name) == ("flover", "writer")
     assert (ROOT / "demo" / spec.model / "model.safetensors").exists()  # type: ignore[union-attr]
 
 
-def test_sections_are_the_prose_of_a_page() -> None:
+def test_sections_contain_the_prose_of_a_page() -> None:
     page = """# Tidal
 
 It serves, as

@@ -1,4 +1,4 @@
-"""The demo's digits: what is sent was not trained on, and files are those that tasks are trained from."""
+"""The demo's digits: the images that are sent are not among the training images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidal_builders.otas.training.images import read_images
 from tidal_builders.specs import load_spec
 
 
-def test_digits_that_are_sent_are_in_no_file_of_a_task(tmp_path: Path) -> None:
+def test_sent_digits_are_not_in_the_training_files(tmp_path: Path) -> None:
     write_digits(tmp_path)
     sent = unseen_digits(6)
     assert (tmp_path / "0.png").read_bytes() == sent[0].png
@@ -20,6 +20,6 @@ def test_digits_that_are_sent_are_in_no_file_of_a_task(tmp_path: Path) -> None:
         assert set(found.truth.tolist()) == set(range(len(labels)))
 
 
-def test_the_demo_s_spec_is_one() -> None:
+def test_the_demos_spec_is_valid() -> None:
     spec = load_spec(Path(__file__).parents[2] / "demo/digits.yaml")
     assert (spec.kind, spec.name, spec.gammas) == ("otas", "digits", (-4, -2, 0, 2))  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Images as pixel values: as torch's own arithmetic has it, and refused with a sentence whatever is wrong with them."""
+"""Decoding images to pixel values, compared with torch, and refusing invalid and hostile files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def photo(width: int, height: int, mode: str = "RGB") -> Image.Image:
 
 
 def normalised(image: Image.Image, of: ImageConfig) -> Any:
-    """What torchvision makes of an image that has its size already."""
+    """Pixel values of an image that has the model's size, as torchvision computes them."""
     pixels = np.asarray(image).reshape(of.height, of.width, of.channels)
     values = torch.from_numpy(pixels.copy()).permute(2, 0, 1).float().div(255)
     mean, std = (torch.tensor(each)[:, None, None] for each in (of.mean, of.std))
@@ -60,7 +60,7 @@ def normalised(image: Image.Image, of: ImageConfig) -> Any:
 
 class TestValues:
     @pytest.mark.parametrize("size", [(40, 90), (91, 40), (33, 36), (640, 427)])
-    def test_the_shorter_side_is_scaled_and_the_middle_cut(self, size: tuple[int, int]) -> None:
+    def test_the_shorter_side_is_scaled_and_the_centre_cropped(self, size: tuple[int, int]) -> None:
         image = photo(*size)
         shorter = min(size)
         scaled = tuple(36 if side == shorter else int(36 * side / shorter) for side in size)
@@ -68,19 +68,19 @@ class TestValues:
         expected = image.resize(scaled, Image.Resampling.BICUBIC).crop((left, top, left + 32, top + 32))
         np.testing.assert_array_equal(decode(encoded(image)), normalised(expected, config()))
 
-    def test_both_sides_are_scaled_where_the_config_says_so(self) -> None:
+    def test_squash_scales_both_sides(self) -> None:
         of = config(crop_mode="squash", crop_pct=1.0, interpolation="bilinear", height=24)
         image = photo(100, 50)
         expected = image.resize((32, 24), Image.Resampling.BILINEAR)
         np.testing.assert_array_equal(decode(encoded(image), of), normalised(expected, of))
 
-    def test_a_model_that_is_not_square_sees_its_middle(self) -> None:
+    def test_a_model_that_is_not_square_gets_the_centre(self) -> None:
         of = config(height=24, width=48, crop_pct=1.0)
-        image = photo(60, 60)  # comes to 48 x 48
+        image = photo(60, 60)  # scaled to 48 x 48
         expected = image.resize((48, 48), Image.Resampling.BICUBIC).crop((0, 12, 48, 36))
         np.testing.assert_array_equal(decode(encoded(image), of), normalised(expected, of))
 
-    def test_an_image_of_the_models_size_is_not_touched(self) -> None:
+    def test_an_image_of_the_models_size_is_not_resized(self) -> None:
         of = config(crop_pct=1.0)
         image = photo(32, 32)
         np.testing.assert_array_equal(decode(encoded(image), of), normalised(image, of))
@@ -91,14 +91,14 @@ class TestValues:
         np.testing.assert_array_equal(decode(encoded(image), of), normalised(image.convert("L"), of))
 
     @pytest.mark.parametrize("mode", ["L", "LA", "1", "P", "RGBA", "CMYK"])
-    def test_every_mode_is_read(self, mode: str) -> None:
+    def test_every_mode_is_accepted(self, mode: str) -> None:
         of, image = config(crop_pct=1.0), photo(32, 32, mode)
         kind = "JPEG" if mode == "CMYK" else "PNG"
         content = encoded(image, kind)
         expected = Image.open(io.BytesIO(content)).convert("RGB")
         np.testing.assert_array_equal(decode(content, of), normalised(expected, of))
 
-    def test_16_bits_a_value_count_by_the_upper_8(self) -> None:
+    def test_16_bit_values_are_reduced_to_their_upper_8_bits(self) -> None:
         of = config(crop_pct=1.0)
         grey = DRAW.integers(0, 256, (32, 32), np.uint8)
         deep = Image.fromarray(grey.astype(np.uint16) * 256 + 255)
@@ -106,27 +106,27 @@ class TestValues:
         np.testing.assert_array_equal(decode(encoded(deep), of), normalised(expected, of))
 
     @pytest.mark.parametrize(("kind", "options"), [("JPEG", {"quality": 95}), ("WEBP", {"quality": 95})])
-    def test_lossy_formats_come_close(self, kind: str, options: dict[str, Any]) -> None:
+    def test_lossy_formats_are_close(self, kind: str, options: dict[str, Any]) -> None:
         image = photo(64, 64)
         assert np.abs(decode(encoded(image, kind, **options)) - decode(encoded(image))).mean() < 0.2
 
     @pytest.mark.parametrize("orientation", range(1, 9))
-    def test_an_image_is_turned_upright(self, orientation: int) -> None:
+    def test_the_exif_orientation_is_applied(self, orientation: int) -> None:
         image = photo(40, 60)
-        turns = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # what undoes them, as Pillow numbers transpositions
+        turns = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # the inverse transpositions of Pillow
         lying = image.transpose(Image.Transpose(turns[orientation])) if orientation > 1 else image
         exif = Image.Exif()
         exif[0x0112] = orientation
         np.testing.assert_array_equal(decode(encoded(lying, exif=exif)), decode(encoded(image)))
 
-    def test_a_photograph_with_its_own_preview_is_a_still_image(self) -> None:
+    def test_a_jpeg_with_an_embedded_preview_is_accepted(self) -> None:
         image = photo(64, 64)
         content = encoded(image, "MPO", save_all=True, append_images=[photo(16, 16)])
         np.testing.assert_array_equal(decode(content), decode(encoded(image, "JPEG")))
 
 
 def png(width: int, height: int, rows: bytes) -> bytes:
-    """A grey PNG that says to be of a size."""
+    """A grey PNG with a size in its header."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -137,21 +137,21 @@ def png(width: int, height: int, rows: bytes) -> bytes:
 
 
 def progressive(scans: int) -> bytes:
-    """A JPEG that says the same scan again and again."""
+    """A progressive JPEG that repeats its last scan."""
     content = encoded(photo(32, 32), "JPEG", progressive=True)
     begin = content.rindex(b"\xff\xda")
     return content[:begin] + content[begin:-2] * scans + content[-2:]
 
 
 def with_chunks(kind: bytes, content: bytes, count: int = 1) -> bytes:
-    """A sound PNG with chunks before its pixels."""
+    """A valid PNG with chunks before its pixels."""
     chunk = struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
     sound = encoded(photo(20, 20))
     return sound[:33] + chunk * count + sound[33:]
 
 
 def with_segments(segment: bytes, count: int) -> bytes:
-    """A sound JPEG with bytes after its first marker."""
+    """A valid JPEG with bytes after its first marker."""
     sound = encoded(photo(20, 20), "JPEG")
     return sound[:2] + segment * count + sound[2:]
 
@@ -206,14 +206,14 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 class TestRefusals:
     @pytest.mark.parametrize("name", HOSTILE)
-    def test_what_is_no_still_image_of_an_accepted_size(self, name: str) -> None:
-        content, said = HOSTILE[name]
+    def test_invalid_and_hostile_files(self, name: str) -> None:
+        content, message = HOSTILE[name]
         with pytest.raises(InvalidArgument) as caught:
             decode(content)
-        assert str(caught.value).startswith(f"image {said}")
+        assert str(caught.value).startswith(f"image {message}")
         assert len(str(caught.value)) < 200
 
-    def test_scans_are_bounded_by_the_pixels_of_all_of_them(self) -> None:
+    def test_scans_are_limited_by_their_total_pixels(self) -> None:
         content = progressive(60)
         check_scans(content, 10_000_000, "image")
         check_scans(encoded(photo(32, 32), "JPEG", progressive=True), 170_000_000, "image")
@@ -228,8 +228,8 @@ class TestRefusals:
 
     @settings(max_examples=150, deadline=None)
     @given(st.sampled_from(["JPEG", "PNG", "WEBP"]), st.data())
-    def test_a_damaged_file_is_refused_or_read(self, kind: str, data: st.DataObject) -> None:
-        content = bytearray(SOUND[kind])
+    def test_a_damaged_file_is_refused_or_decoded(self, kind: str, data: st.DataObject) -> None:
+        content = bytearray(VALID[kind])
         for _ in range(data.draw(st.integers(1, 8))):
             content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
         try:
@@ -242,4 +242,4 @@ class TestRefusals:
             assert np.isfinite(values).all()
 
 
-SOUND = {kind: encoded(photo(40, 40), kind, exif=Image.Exif()) for kind in ("JPEG", "PNG", "WEBP")}
+VALID = {kind: encoded(photo(40, 40), kind, exif=Image.Exif()) for kind in ("JPEG", "PNG", "WEBP")}

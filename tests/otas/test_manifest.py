@@ -1,4 +1,4 @@
-"""What a manifest holds together, and how a runner divides a batch among engines."""
+"""Validation of manifests, and how a runner divides a batch among engines."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CONTENT: dict[str, Any] = {
 
 
 class Recorded:
-    """An engine that sums each image, and remembers the sizes of what it was given."""
+    """An engine that sums each image, and records the sizes of its batches."""
 
     inputs = outputs = ()
 
@@ -109,16 +109,16 @@ def test_a_batch_is_divided_among_engines_of_fixed_sizes(runner: tuple[OtasRunne
     assert split_batch(11, [1, 2, 8]) == [8, 2, 1]
 
 
-def test_prompts_stay_with_their_rows(runner: tuple[OtasRunner, dict[int, Recorded]]) -> None:
+def test_each_row_gets_its_own_prompts(runner: tuple[OtasRunner, dict[int, Recorded]]) -> None:
     prompts = np.arange(3, dtype=np.float32)[:, None, None, None] * np.ones((1, 3, 2, 2), np.float32)
     features = runner[0].run(2, images(3), prompts)
     np.testing.assert_array_equal(features[:, 1], (16 + 12) * np.arange(3))
 
 
-def test_what_no_engine_takes_is_refused(runner: tuple[OtasRunner, dict[int, Recorded]]) -> None:
+def test_batches_without_an_engine_are_refused(runner: tuple[OtasRunner, dict[int, Recorded]]) -> None:
     found, _ = runner
     prompts = np.zeros((1, 3, 2, 2), np.float32)
-    for arguments, said in [
+    for arguments, message in [
         ((1, images(1)), "γ is 1; accepted: -1, 0, 2"),
         ((0, images(9)), "the batch has 9 images; accepted: 1 to 8"),
         ((0, images(0)), "the batch has 0 images"),
@@ -126,12 +126,12 @@ def test_what_no_engine_takes_is_refused(runner: tuple[OtasRunner, dict[int, Rec
         ((0, images(1), prompts), "γ 0 takes None"),
         ((2, images(2), prompts), "for each of 2 images"),
     ]:
-        with pytest.raises(InvalidArgument, match=said):
+        with pytest.raises(InvalidArgument, match=message):
             found.run(*arguments)
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"gammas": (-1, 2)}, "include 0"),
         ({"engines": CONTENT["engines"][1:]}, "γ -1 has no engine that runs one image"),
@@ -143,12 +143,12 @@ def test_what_no_engine_takes_is_refused(runner: tuple[OtasRunner, dict[int, Rec
         ({"max_batch": 9}, "the profile must cover"),
     ],
 )
-def test_what_does_not_fit_is_refused(changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_inconsistent_manifests_are_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         OtasManifest.model_validate(CONTENT | changed)
 
 
-def test_an_image_is_scaled_so_that_the_cut_is_its_share() -> None:
+def test_the_scaled_size_follows_from_crop_pct() -> None:
     image = OtasManifest.model_validate(CONTENT).image
     assert (image.scaled, image.shape) == ((4, 4), (1, 4, 4))
     large = image.model_copy(update={"height": 224, "width": 224, "crop_pct": 0.875})
@@ -157,10 +157,10 @@ def test_an_image_is_scaled_so_that_the_cut_is_its_share() -> None:
         type(image).model_validate(image.model_dump() | {"mean": (0.5, 0.5)})
 
 
-def test_first_passes_are_made_before_queries_come(runner: tuple[OtasRunner, dict[int, Recorded]]) -> None:
+def test_warm_up_runs_every_engine(runner: tuple[OtasRunner, dict[int, Recorded]]) -> None:
     model, engines = runner
     model.warm_up(0)
     assert [engines[key].sizes for key in (1, 3, 0)] == [[1, 1], [3], [1]]
     model.warm_up(60)
-    # A fixed one of a single image at γ 0, so the other takes it at γ 2 alone.
+    # At γ 0 one image runs on the fixed engine, so the other engine runs a single image only at γ 2.
     assert sorted(engines[0].sizes) == sorted([1, 1, *(2 * [*range(2, 9)])])

@@ -1,4 +1,4 @@
-"""What the profile says between and beyond what was measured, and the table of arrival rates."""
+"""Latency between measured points, accuracy, memory, and the table of arrival rates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEASURED = latency((-4, 0, 2), ((4.0, 8.0, 12.0), (10.0, 20.0, 30.0), (20.0, 30.
 PROFILE = Profile(MEASURED, {"easy": {-4: 0.5, 0: 0.75, 2: 1.0}, "young": {0: 0.5}})
 
 
-def test_latency_is_linear_between_measured_sizes_and_nothing_beyond() -> None:
+def test_latency_is_interpolated_between_measured_sizes_and_refused_beyond() -> None:
     assert PROFILE.latency_s(0, 1) == pytest.approx(0.010)
     assert PROFILE.latency_s(0, 3) == pytest.approx(0.025)
     assert PROFILE.latency_s(2, 4) == pytest.approx(0.044)
@@ -33,7 +33,7 @@ def test_latency_is_linear_between_measured_sizes_and_nothing_beyond() -> None:
             PROFILE.latency_s(gamma, batch)
 
 
-def test_accuracy_is_the_tasks_own() -> None:
+def test_accuracy_is_per_task() -> None:
     assert PROFILE.accuracy("easy", -4) == 0.5
     with pytest.raises(NotFound, match="'hard'"):
         PROFILE.accuracy("hard", 0)
@@ -45,14 +45,14 @@ def test_memory_grows_with_the_batch() -> None:
     assert PROFILE.memory_bytes(2, 4) == 12
 
 
-def test_a_rate_gets_the_largest_gamma_that_sustains_it() -> None:
+def test_a_rate_maps_to_the_largest_gamma_that_sustains_it() -> None:
     assert [(step.gamma, step.max_rate) for step in PROFILE.rate_table] == [
         (2, pytest.approx(4 / 0.044)), (0, pytest.approx(4 / 0.030)), (-4, float("inf"))
     ]  # fmt: skip
     assert [PROFILE.gamma_for_rate(rate) for rate in (0, 90, 91, 100, 134, 1e9)] == [2, 2, 0, 0, -4, -4]
 
 
-def test_a_gamma_that_is_no_faster_than_a_larger_one_is_passed_over() -> None:
+def test_a_gamma_that_is_not_faster_than_a_larger_one_is_skipped() -> None:
     slow = Profile(latency((-1, 0, 1), ((5.0,), (11.0,), (10.0,)), (1,)), {})
     assert [step.gamma for step in slow.rate_table] == [1, -1]
     slowest = Profile(latency((-1, 0), ((11.0,), (10.0,)), (1,)), {})
@@ -60,7 +60,7 @@ def test_a_gamma_that_is_no_faster_than_a_larger_one_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"gammas": (0, -4, 2)}, "must ascend"),
         ({"batches": (2, 3, 4)}, "begin with 1"),
@@ -69,6 +69,6 @@ def test_a_gamma_that_is_no_faster_than_a_larger_one_is_passed_over() -> None:
         ({"image_bytes": (1,)}, "one size per γ"),
     ],
 )
-def test_what_does_not_fit_is_refused(changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_inconsistent_profiles_are_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         GammaLatency.model_validate(MEASURED.model_dump() | changed)

@@ -1,4 +1,4 @@
-"""The virtual clock around OTAS's policies: outcomes by hand, traces, model switching."""
+"""Simulating OTAS's policies on a virtual clock: outcomes, traces, and the baseline that switches models."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TestOutcomes:
         assert result.by_gamma == {0: 2}
         assert result.accuracies == [0.95, 0.6]
 
-    def test_what_took_longer_than_predicted_is_late(self) -> None:
+    def test_a_batch_that_takes_longer_than_predicted_is_late(self) -> None:
         result = simulate(FixedPolicy(LINEAR, 0), LINEAR, [query(0.0, 0.0025)], lambda batch: 0.003)
         assert (result.late, result.evicted, result.utility) == (1, 0, 0.0)
 
@@ -61,7 +61,7 @@ class TestOutcomes:
 
 
 class TestTraces:
-    def test_the_same_every_time(self) -> None:
+    def test_are_deterministic(self) -> None:
         trace = QueryTrace([50.0, 0.0, 20.0], TYPES)
         first, second = ([(each.task, each.arrival, each.deadline, each.utility) for each in trace] for _ in range(2))
         assert first == second
@@ -73,7 +73,7 @@ class TestTraces:
             assert (task, utility) in {("easy", 0.3), ("hard", 1.0)}
             assert deadline - arrival == pytest.approx(0.6 if task == "easy" else 1.0)
 
-    def test_rates_keep_to_their_bounds_and_mean(self) -> None:
+    def test_fluctuating_rates_have_the_given_limits_and_mean(self) -> None:
         rates = fluctuating(1800, 200, 700, 350)
         assert len(rates) == 1800
         assert min(rates) >= 200
@@ -83,7 +83,7 @@ class TestTraces:
         assert 1.5 < 1800 / len(np.flatnonzero(np.diff(rates))) < 4.5  # seconds that a rate is held
         assert rates != fluctuating(1800, 200, 700, 350, seed=1)
 
-    def test_counts_are_squeezed(self) -> None:
+    def test_counts_are_compressed_to_fewer_seconds(self) -> None:
         assert squeezed([1, 2, 3, 4, 5, 6, 7], 2, 14) == pytest.approx([6, 14, 22])
 
     @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ class TestTraces:
             (lambda: squeezed([0, 0], 2, 1.0), "not all 0"),
         ],
     )
-    def test_what_cannot_be_is_refused(self, make: object, text: str) -> None:
+    def test_invalid_arguments_are_refused(self, make: object, text: str) -> None:
         with pytest.raises(InvalidArgument, match=text):
             make()  # type: ignore[operator]
 
@@ -115,10 +115,10 @@ class TestSwitching:
         result = simulate(policy, policy.profile, queries, lambda batch: batch.seconds)
         return result.by_gamma, policy.loads, result.busy_s, result.evicted
 
-    def test_the_middle_one_is_there(self) -> None:
+    def test_the_medium_model_is_loaded_at_first(self) -> None:
         assert self.run([query(0.0, 1.0)]) == ({1: 1}, 0, pytest.approx(0.01), 0)
 
-    def test_the_size_is_looked_at_once_a_period(self) -> None:
+    def test_the_size_is_chosen_once_per_period(self) -> None:
         size = SizeByLoad([100.0, 10.0, 1.0], period_s=2.0)
         assert size.place == 1
         for moment in np.arange(0.0, 1.99, 1 / 30):
@@ -128,18 +128,18 @@ class TestSwitching:
         assert size.place == 0  # 30 a second
         assert not size.look(3.9)
         assert size.look(4.0)
-        assert size.place == 2  # nothing came in the last second
+        assert size.place == 2  # no arrivals in the last second
         assert not size.look(6.0)
 
-    def test_a_low_load_gets_the_largest_once_it_is_loaded(self) -> None:
+    def test_a_low_load_switches_to_the_largest_model(self) -> None:
         assert self.run([query(2.0, 1.0), query(2.6, 1.0)]) == ({2: 2}, 1, pytest.approx(0.4 + 0.2), 0)
 
-    def test_a_high_load_gets_the_smallest(self) -> None:
+    def test_a_high_load_switches_to_the_smallest_model(self) -> None:
         crowd = [query(1.0 + i / 200, 1.0) for i in range(201)]
         by_variant, loads, _, _ = self.run(crowd)
-        assert loads == 2  # the first query looked like no load at all
+        assert loads == 2  # at the first query the load is still low
         assert by_variant[0] > 100
 
-    def test_what_cannot_wait_for_the_load_is_evicted_and_the_load_goes_on(self) -> None:
+    def test_queries_that_cannot_wait_for_loading_are_evicted(self) -> None:
         queries = [query(2.0, 0.3), query(2.05, 0.3), query(2.45, 0.3)]
         assert self.run(queries) == ({2: 1}, 1, pytest.approx(0.1), 2)

@@ -1,4 +1,4 @@
-"""Tasks beside a model: what is written is read again, and what does not fit the model is refused."""
+"""Tasks of a vision transformer: writing and reading them, and refusing those that do not fit the model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add(tasks: Path, made: TaskParameters, manifest: OtasManifest = MANIFEST, **
     return add_task(tasks, "task", made, **arguments)
 
 
-def test_what_is_added_is_read_again(tmp_path: Path) -> None:
+def test_an_added_task_round_trips(tmp_path: Path) -> None:
     made = parameters()
     add(tmp_path, made)
     found = load_task(tmp_path, "task", MANIFEST)
@@ -51,7 +51,7 @@ def test_what_is_added_is_read_again(tmp_path: Path) -> None:
     assert found.record.memory_bytes == made.bytes == 4 * (9 + 9 + 12)
 
 
-def test_a_name_is_taken_once(tmp_path: Path) -> None:
+def test_an_existing_name_is_refused_unless_replaced(tmp_path: Path) -> None:
     add(tmp_path, parameters())
     with pytest.raises(InvalidArgument, match="already exists"):
         add(tmp_path, parameters())
@@ -60,7 +60,7 @@ def test_a_name_is_taken_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"prompts": {}}, "no tensor 'prompts.2'"),
         ({"prompts": {2: np.zeros((3, 1, 2), np.float32)}}, r"'prompts.2' has type float32 and shape \(3, 1, 2\)"),
@@ -70,32 +70,32 @@ def test_a_name_is_taken_once(tmp_path: Path) -> None:
         ({"labels": ("a", "a", "b")}, "labels must differ"),
     ],
 )
-def test_parameters_that_do_not_fit_are_refused(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidArgument, match=said):
+def test_parameters_that_do_not_fit_are_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         add(tmp_path, parameters(**changed))
     assert not any(tmp_path.iterdir())
 
 
-def test_a_task_belongs_to_its_weights_and_its_way_of_prompting(tmp_path: Path) -> None:
+def test_a_task_for_other_weights_or_prompts_is_refused(tmp_path: Path) -> None:
     add(tmp_path, parameters())
-    for change, said in (
+    for change, message in (
         ({"base": "1" * 64}, "made for the base 000000000000…"),
         ({"accumulate": True}, "trained with accumulate False, and the model has True"),
     ):
-        with pytest.raises(InvalidArgument, match=said):
+        with pytest.raises(InvalidArgument, match=message):
             load_task(tmp_path, "task", MANIFEST.model_copy(update=change))
 
 
-def test_every_gamma_of_the_model_needs_an_accuracy(tmp_path: Path) -> None:
+def test_an_accuracy_for_every_gamma_is_required(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="no accuracy for γ -1, 2; the model runs -1, 0, 2"):
         add(tmp_path, parameters(), accuracy={0: 0.5})
     with pytest.raises(InvalidArgument, match="accuracy"):
         add(tmp_path, parameters(), accuracy=ACCURACY | {0: 1.5})
-    found = add(tmp_path, parameters(), accuracy=ACCURACY | {4: 0.5})  # more than is asked for is no harm
+    found = add(tmp_path, parameters(), accuracy=ACCURACY | {4: 0.5})  # an additional γ is accepted
     assert found.accuracy[4] == 0.5
 
 
-def test_damage_is_noticed(tmp_path: Path) -> None:
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
     add(tmp_path, parameters())
     path = tmp_path / "task/task.safetensors"
     content = bytearray(path.read_bytes())

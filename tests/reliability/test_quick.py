@@ -41,8 +41,6 @@ def holds(target: ServerUnderTest, scenario: str) -> None:
         assert row.holds, row
 
 
-# Known defect: some runs of random hostile requests end tritonserver 2.51; which request does it is not known yet.
-@pytest.mark.flaky(reruns=2)
 @pytest.mark.parametrize("name", COUNTED)
 def test_guarantees_hold(target: ServerUnderTest, name: str) -> None:
     holds(target, name)

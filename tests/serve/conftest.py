@@ -10,7 +10,7 @@ from testing.serving import Served, publish, serving
 
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`echo` (two instances) and `spare` with a version each, `later` without one."""
+    """`echo` (two instances) and `spare` with one version each, `later` without one."""
     folder = tmp_path_factory.mktemp("serve") / "models"
     publish(folder, "echo", instances=2)
     publish(folder, "spare")
@@ -21,6 +21,6 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def served(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One server for every test that leaves it serving."""
+    """The server shared by tests that leave it serving."""
     with serving(repository, tmp_path_factory.mktemp("shared")) as server:
         yield server

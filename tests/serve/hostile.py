@@ -19,7 +19,7 @@ def exchange(
     path: str = INFER,
     method: str = "POST",
 ) -> str:
-    """Send a request as far as the server takes it; the whole answer, empty when the connection was closed."""
+    """Send a request until the server closes the connection; return the response, empty if there is none."""
     host, port = address.split(":")
     lines = [f"{method} {path} HTTP/1.1", "Host: test", *(f"{name}: {value}" for name, value in headers)]
     with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection:
@@ -28,12 +28,12 @@ def exchange(
             for part in body:
                 connection.sendall(part)
         except OSError:
-            pass  # it was refused before its end
+            pass  # the server refused it before it was sent completely
         return read_answer(connection)
 
 
 def read_answer(connection: socket.socket) -> str:
-    """What arrives until the end of the first response, or of the connection."""
+    """Read until the end of the first response or of the connection."""
     answer = b""
     try:
         while not _complete(answer) and (part := connection.recv(1 << 16)):
@@ -52,18 +52,18 @@ def _complete(answer: bytes) -> bool:
 
 
 def status(answer: str) -> int:
-    """Status code of an answer, 0 when there is none."""
+    """Return the status code of a response, 0 for none."""
     return int(answer.split(" ", 2)[1]) if answer else 0
 
 
 def filled(size: int, byte: bytes = b"a") -> Iterable[bytes]:
-    """So many equal bytes."""
+    """Yield `size` equal bytes in blocks."""
     for sent in range(0, size, _BLOCK):
         yield byte * min(_BLOCK, size - sent)
 
 
 def chunks(count: int, data: bytes = b"x") -> Iterable[bytes]:
-    """So many chunks with the same data, and the last one."""
+    """Yield `count` chunks with the same data, and the terminating chunk."""
     chunk = b"%x\r\n%s\r\n" % (len(data), data)
     at_once = max(1, _BLOCK // len(chunk))
     for sent in range(0, count, at_once):

@@ -28,9 +28,9 @@ instance_group [ { kind: KIND_CPU count: 1 } ]
 def publish_partitioned(
     repository: Path, front: str, lengths: Sequence[int], version: int = 1, placement: Placement = "partitioned"
 ) -> None:
-    """Publish a version of a front and its runtimes, the front last; every config.pbtxt asks for 1 instance.
+    """Publish a version of a front and its runtimes, the front last; every config.pbtxt has 1 instance.
 
-    A `polymorphic` one comes without models of its runtimes.
+    With `placement="polymorphic"` no models of runtimes are published.
     """
     common: dict[str, Any] = {
         "name": front,
@@ -76,6 +76,6 @@ def _write(folder: Path, version: int, manifest: ArloManifest | EngineManifest, 
     staging = Path(tempfile.mkdtemp(dir=folder.parent.parent))
     (staging / "manifest.json").write_text(manifest.model_dump_json())
     shutil.copy(_CODE / code, staging / "model.py")
-    # Or Python would put bytecode there, and Triton take the version for a changed one.
+    # Otherwise Python writes bytecode there, and Triton treats the version as changed.
     (staging / "__pycache__").touch()
     shutil.move(staging, folder / str(version))

@@ -1,4 +1,4 @@
-"""With which config a model is loaded, when at a start, and in which order a change of instances goes."""
+"""The config that a model is loaded with, the plan of a start, and the steps of a change of instances."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def names(selection: Any) -> list[str]:
 
 
 class TestActiveConfig:
-    def test_of_a_model_by_itself_is_its_file(self, repository: Path) -> None:
+    def test_a_standalone_model_is_loaded_from_its_file(self, repository: Path) -> None:
         assert active_config(ModelGraph.read(repository), "alone") is None
         assert active_config(ModelGraph.read(repository), "m") is None
         assert active_config(ModelGraph.read(None), "m_len16") is None
 
-    def test_is_complete_and_has_the_wanted_count(self, repository: Path) -> None:
+    def test_is_complete_and_has_the_allocated_count(self, repository: Path) -> None:
         set_instances(repository, "m", {16: 3, 64: 1})
         active = active_config(ModelGraph.read(repository), "m_len16")
         assert active is not None
@@ -59,8 +59,8 @@ class TestActiveConfig:
             "version_policy": {"specific": {"versions": ["1"]}},
         }
 
-    def test_is_given_also_where_the_file_says_the_same(self, repository: Path) -> None:
-        """After another count was loaded, a plain load would change nothing."""
+    def test_is_passed_even_where_it_equals_the_file(self, repository: Path) -> None:
+        """After a load with another count, a load without a config would change nothing."""
         for prepared in (lambda: None, lambda: set_instances(repository, "m", {16: 1, 64: 1})):
             prepared()
             active = active_config(ModelGraph.read(repository), "m_len16")
@@ -68,7 +68,7 @@ class TestActiveConfig:
             assert active.as_in_file
             assert active.config == read_config(repository / "m_len16")
 
-    def test_wants_what_a_change_under_way_wants(self, repository: Path) -> None:
+    def test_has_the_target_counts_of_a_change_in_progress(self, repository: Path) -> None:
         set_instances(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 3})
         active = active_config(ModelGraph.read(repository), "m_len16")
         assert active is not None
@@ -91,13 +91,13 @@ class TestActiveConfig:
             assert active.config["version_policy"] == {"specific": {"versions": served}}
             assert active.as_in_file == (served == ["2"])
 
-    def test_counts_where_the_allocation_is_for_an_earlier_version(self, repository: Path) -> None:
+    def test_keeps_counts_of_an_allocation_for_an_earlier_version(self, repository: Path) -> None:
         set_instances(repository, "m", {16: 2, 64: 3})
         publish_partitioned(repository, "m", [32, 64], version=2)
         active = [active_config(ModelGraph.read(repository), f"m_len{n}") for n in (16, 32, 64)]
         assert [each.instances for each in active if each is not None] == [2, 1, 3]
 
-    def test_loses_no_setting_that_is_not_known(self, repository: Path) -> None:
+    def test_a_config_with_an_unknown_setting_is_refused(self, repository: Path) -> None:
         (repository / "m_len16" / "config.pbtxt").write_text('backend: "python" not_known_here: 1')
         with pytest.raises(InvalidArgument, match="not_known_here"):
             active_config(ModelGraph.read(repository), "m_len16")
@@ -105,7 +105,7 @@ class TestActiveConfig:
 
 @dataclass(frozen=True)
 class FakeControl(ServerControl):
-    """Records loads; while the first is under way it does what it was given to do."""
+    """Records loads; runs the functions in `during` while the first load is in progress."""
 
     address: str = ""
     calls: list[tuple[str, int | str]] = field(default_factory=list)
@@ -132,12 +132,12 @@ class TestLoading:
         restart_model(control, ModelGraph.read(repository), "m_len16")
         assert control.calls == [("m_len16", "unload")] * 3
 
-    def test_a_load_that_an_allocation_overtook_is_done_again(self, repository: Path) -> None:
+    def test_a_load_is_repeated_after_a_concurrent_allocation(self, repository: Path) -> None:
         control = FakeControl(during=[lambda: set_instances(repository, "m", {16: 2, 64: 1})])
         load_model(control, ModelGraph.read(repository), "m_len16")
         assert control.calls == [("m_len16", 1), ("m_len16", 2)]
 
-    def test_a_load_that_a_change_of_the_front_overtook_is_done_again(self, repository: Path) -> None:
+    def test_a_load_is_repeated_after_a_concurrent_change_of_the_front(self, repository: Path) -> None:
         publish_partitioned(repository, "m", [16, 64], version=2)
         control = FakeControl(serving={"m": 1})
         control.during.append(lambda: control.serving.update(m=2))
@@ -158,17 +158,17 @@ class TestStarting:
     def test_without_an_allocation_the_server_loads_all(self, repository: Path) -> None:
         assert plan_start(ModelGraph.read(repository), self.ALL) == StartPlan(self.ALL)
 
-    def test_with_the_counts_of_the_files_too(self, repository: Path) -> None:
+    def test_an_allocation_equal_to_the_configs_changes_nothing(self, repository: Path) -> None:
         set_instances(repository, "m", {16: 1, 64: 1})
         assert plan_start(ModelGraph.read(repository), self.ALL) == StartPlan(self.ALL)
 
-    def test_other_counts_come_later_and_the_front_last(self, repository: Path) -> None:
+    def test_runtimes_with_other_counts_are_loaded_later_and_the_front_last(self, repository: Path) -> None:
         set_instances(repository, "m", {16: 1, 64: 2})
         assert plan_start(ModelGraph.read(repository), self.ALL) == StartPlan(
             ("alone", "m_len16"), (("m_len64",), ("m",))
         )
 
-    def test_no_instance_is_no_load(self, repository: Path) -> None:
+    def test_a_runtime_without_instances_is_not_loaded(self, repository: Path) -> None:
         set_instances(repository, "m", {16: 0, 64: 1})
         assert plan_start(ModelGraph.read(repository), self.ALL) == StartPlan(("alone", "m", "m_len64"))
 
@@ -186,14 +186,14 @@ class TestStarting:
         assert "tidal models allocate m 16=COUNT 64=COUNT" in refused["m"]
         assert refused["m_len16"] == "it is a runtime of 'm', which cannot be loaded"
 
-    def test_clears_what_an_unfinished_change_had_loaded(self, repository: Path) -> None:
+    def test_clears_the_loaded_counts_of_an_unfinished_change(self, repository: Path) -> None:
         set_instances(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 1})
         clear_unfinished_changes(repository, self.ALL)
         left = read_allocation(repository / "m")
         assert left is not None
         assert (left.instances, left.loaded) == ({16: 2, 64: 1}, None)
 
-    def test_leaves_a_change_that_runs_alone(self, repository: Path) -> None:
+    def test_leaves_a_running_change_alone(self, repository: Path) -> None:
         set_instances(repository, "m", {16: 2, 64: 1}, loaded={16: 1, 64: 1})
         with exclusive_change(repository / "m"):
             clear_unfinished_changes(repository, self.ALL)
@@ -201,7 +201,7 @@ class TestStarting:
         assert left is not None
         assert left.loaded == {16: 1, 64: 1}
 
-    def test_selects_partitioned_models_whole_and_without_former_runtimes(self, repository: Path) -> None:
+    def test_selects_partitioned_models_with_their_current_runtimes_only(self, repository: Path) -> None:
         publish_partitioned(repository, "m", [32, 64], version=2)
         assert names(select_models(ModelGraph.read(repository), [])) == ["alone", "m", "m_len32", "m_len64"]
         assert names(select_models(ModelGraph.read(repository), ["m"])) == ["m", "m_len32", "m_len64"]
@@ -220,7 +220,7 @@ class TestStarting:
 
 
 class TestUsable:
-    def test_under_tidal_serve_is_the_file(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_under_tidal_serve_is_the_allocation_file(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TIDAL_ALLOCATION", "file")
         assert usable_instances(repository / "m", [64, 16]) == {16: 1, 64: 1}
         set_instances(repository, "m", {16: 3, 64: 1}, loaded={16: 2, 64: 2})
@@ -228,7 +228,7 @@ class TestUsable:
         with pytest.raises(InvalidArgument, match=r"allocation\.json: instances names 16"):
             usable_instances(repository / "m", [64])
 
-    def test_under_a_stock_server_is_what_the_configs_ask_for(
+    def test_under_a_stock_server_is_the_counts_of_the_configs(
         self, repository: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("TIDAL_ALLOCATION", raising=False)
@@ -240,7 +240,7 @@ class TestPlanning:
     counts = st.dictionaries(st.integers(1, 512), st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1)
 
     @given(counts)
-    def test_reaches_what_is_wanted_shrinking_first_in_small_batches(self, both: dict[int, tuple[int, int]]) -> None:
+    def test_reaches_the_target_in_small_batches_shrinking_first(self, both: dict[int, tuple[int, int]]) -> None:
         loaded, wanted = ({n: pair[i] for n, pair in both.items()} for i in (0, 1))
         steps = plan_steps("m", loaded, wanted)
         assert all(1 <= len(batch) <= 2 for batch in steps)
@@ -256,12 +256,12 @@ class TestPlanning:
             total += step.after - step.before
             assert total <= most
 
-    def test_reports_what_it_does(self) -> None:
+    def test_steps_and_counts_as_text(self) -> None:
         (batch,) = plan_steps("m", {16: 2, 64: 1}, {16: 1, 64: 1})
         assert list(map(str, batch)) == ["m_len16: 2 -> 1 instances"]
         assert format_counts({64: 2, 16: 1}) == "16=1 64=2"
 
-    def test_a_file_for_other_runtimes_counts_where_it_fits(self, repository: Path) -> None:
+    def test_an_allocation_for_other_runtimes_applies_to_the_common_ones(self, repository: Path) -> None:
         model = partitioned_model(repository, "m")
         assert wanted_now(repository, model) == {16: 1, 64: 1}
         set_instances(repository, "m", {32: 4, 64: 2})

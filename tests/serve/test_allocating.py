@@ -1,4 +1,4 @@
-"""A change of instances without a server: what it waits for, and whom it leaves alone."""
+"""A change of instances without a server: the conditions that it waits for or refuses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FakeControl(ServerControl):
 
 @dataclass(frozen=True)
 class FakeFront(LiveFront):
-    """A front that follows its file at once; `seen` is what is loaded at each look, its last one from then on."""
+    """A front that follows its file at once; `seen` has the loaded counts of each poll, the last one repeats."""
 
     seen: list[dict[int, int]] = field(default_factory=list)
 
@@ -75,7 +75,7 @@ class TestLongestRuntime:
         assert read_allocation(repository / "m") is None
 
 
-def test_a_front_of_which_no_version_serves_has_not_followed(repository: Path) -> None:
+def test_a_front_that_is_not_served_fails_the_change(repository: Path) -> None:
     front, _ = front_of(repository, {16: 1, 64: 1})
     gone = Gone(front.control, "", repository, front.model, front.seen)
     with pytest.raises(Unavailable, match="did not stop using instances within"):
@@ -83,14 +83,14 @@ def test_a_front_of_which_no_version_serves_has_not_followed(repository: Path) -
 
 
 class Gone(FakeFront):
-    """A front that was unloaded meanwhile."""
+    """A front that has been unloaded."""
 
     def used(self) -> list[dict[int, int]]:
         return []
 
 
 class TestOneServer:
-    """Beside the server whose metrics are at `127.0.0.1:2` another may run on port 9 of this user."""
+    """Another server of this user, on port 9, next to the one with metrics at `127.0.0.1:2`."""
 
     @staticmethod
     def another(monkeypatch: pytest.MonkeyPatch, repository: Path, *serves: str) -> None:
@@ -108,9 +108,11 @@ class TestOneServer:
         with pytest.raises(Unavailable, match=r"on 127.0.0.1:9 serves 'm' from the same repository too"):
             allocate(front, {16: 2, 64: 1}, lambda _line: None)
         assert (control.calls, read_allocation(repository / "m")) == ([], None)
-        check_one_server(repository, "m", "127.0.0.1:7")  # it is the one
+        check_one_server(repository, "m", "127.0.0.1:7")  # the server itself
 
-    def test_that_serves_something_else_does_not(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_that_serves_another_model_or_repository_does_not(
+        self, repository: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.another(monkeypatch, repository, "n")
         check_one_server(repository, "m", "127.0.0.1:2")
         self.another(monkeypatch, repository.parent, "m")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidal.errors import InvalidArgument
@@ -19,20 +20,20 @@ def with_last(instances: dict[int, int]) -> dict[int, int]:
     return {**instances, max(instances): max(1, instances[max(instances)])}
 
 
+@settings(max_examples=25)
 @given(counts, st.data())
-def test_is_read_as_it_was_written(
-    tmp_path_factory: pytest.TempPathFactory, instances: dict[int, int], data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("model")
+def test_round_trip(instances: dict[int, int], data: st.DataObject) -> None:
     loaded = data.draw(st.none() | st.fixed_dictionaries({n: st.integers(0, 1024) for n in instances}))
     allocation = make_allocation(with_last(instances), loaded)
-    write_allocation(folder, allocation)
-    assert read_allocation(folder) == allocation
-    assert [path.name for path in folder.iterdir()] == [ALLOCATION_FILE]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_allocation(folder, allocation)
+        assert read_allocation(folder) == allocation
+        assert [path.name for path in folder.iterdir()] == [ALLOCATION_FILE]
 
 
 @given(counts, st.data())
-def test_the_front_uses_no_more_than_wanted_nor_loaded(instances: dict[int, int], data: st.DataObject) -> None:
+def test_the_front_uses_the_minimum_of_wanted_and_loaded(instances: dict[int, int], data: st.DataObject) -> None:
     wanted = with_last(instances)
     assert make_allocation(wanted).serving() == wanted
     loaded = data.draw(st.fixed_dictionaries({n: st.integers(0, 1024) for n in wanted}))
@@ -74,7 +75,7 @@ def test_a_bad_file_is_refused_in_one_sentence_that_names_the_field(text: str, r
     assert "\n" not in str(refused.value)
 
 
-def test_names_exactly_the_runtimes_of_its_model() -> None:
+def test_has_to_name_exactly_the_runtimes_of_its_model() -> None:
     allocation = make_allocation({64: 1, 512: 1})
     allocation.check([512, 64])
     with pytest.raises(InvalidArgument, match="instances names 64, the model's runtimes are 128, 512"):

@@ -1,4 +1,4 @@
-"""Which folders are taken for backends."""
+"""Folders that are detected as backends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidal.server.backend_directory import adapters
 
 @pytest.fixture
 def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where `tidal` seems to be installed, beside another project's package that has a `model.py`."""
+    """Fake installation folder of `tidal`, next to another project's package that has a `model.py`."""
     folder = tmp_path / "lib" / "site-packages"
     for package in ("tidal", "torchgen"):
         (folder / package).mkdir(parents=True)
@@ -24,13 +24,13 @@ def site_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_an_installation_has_its_backends_and_no_other_packages(site_packages: Path, tmp_path: Path) -> None:
+def test_an_installation_has_its_own_backends_only(site_packages: Path, tmp_path: Path) -> None:
     backend = tmp_path / "share" / "tidal" / "backends" / "arlo"
     backend.mkdir(parents=True)
     (backend / "model.py").touch()
     assert adapters() == {"arlo": backend}
 
 
-def test_an_installation_without_backends_is_said(site_packages: Path) -> None:
+def test_an_installation_without_backends_is_an_error(site_packages: Path) -> None:
     with pytest.raises(NotFound, match="reinstall tidal"):
         adapters()

@@ -1,4 +1,4 @@
-"""Which models come and go with a cascade, without a server."""
+"""Models that are loaded and unloaded with a cascade; without a server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def set_target(repository: Path, name: str, accuracy: float) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """The cascade `c` over three levels, of which it asks two, and a model that has nothing to do with it."""
+    """The cascade `c` of three levels, two of which it calls, and an unrelated model."""
     write_cascade(tmp_path / "c", cascades(three=True), chosen=1, tokenizers=(0, 0, 0))
     add(tmp_path, "c", backend="tabi")
     for level, versions in (("c_l0", (1,)), ("c_l1", (1, 2)), ("c_l2", (3,)), ("other", (1,))):
@@ -50,7 +50,7 @@ def names(repository: Path, *wanted: str) -> list[str]:
     return [entry.name for entry in select_models(ModelGraph.read(repository), wanted).served]
 
 
-def test_what_needs_a_model(repository: Path) -> None:
+def test_dependents_of_a_model(repository: Path) -> None:
     (repository / "both").mkdir()
     (repository / "both" / "config.pbtxt").write_text(
         'platform: "ensemble"\nensemble_scheduling { step [ { model_name: "c" }, { model_name: "other" } ] }\n'
@@ -64,8 +64,8 @@ def test_what_needs_a_model(repository: Path) -> None:
     assert graph.dependents("both", every) == graph.dependents("m", every) == []
 
 
-class TestWhatIsServed:
-    def test_all_but_the_levels_that_the_cascade_does_not_call(self, repository: Path) -> None:
+class TestSelection:
+    def test_all_models_without_levels_that_the_cascade_does_not_call(self, repository: Path) -> None:
         assert names(repository) == ["c", "c_l0", "c_l1", "other"]
         set_target(repository, "c", 0.97)
         assert names(repository) == ["c", "c_l0", "c_l1", "c_l2", "other"]
@@ -81,7 +81,7 @@ class TestWhatIsServed:
         (repository / "c_l1" / "2").rmdir()
         assert names(repository, "c") == ["c", "c_l0"]
 
-    def test_a_level_that_another_cascade_calls(self, repository: Path) -> None:
+    def test_a_level_that_another_cascade_calls_is_served(self, repository: Path) -> None:
         made = load_published(repository / "c" / str(VERSION))
         assert isinstance(made, TabiManifest)
         write_cascade(repository / "d", cascades(three=True), chosen=3, tokenizers=(0, 0, 0), levels=made.levels)
@@ -90,11 +90,11 @@ class TestWhatIsServed:
         assert (graph.requires("d"), graph.owned_by("d")) == (("c_l0", "c_l1", "c_l2"), ())
         assert "c_l2" in names(repository)
 
-    def test_levels_before_the_cascade(self, repository: Path) -> None:
+    def test_levels_start_before_the_cascade(self, repository: Path) -> None:
         plan = plan_start(ModelGraph.read(repository), ["c", "c_l0", "c_l1", "other"])
         assert (plan.by_server, plan.later) == (("c_l0", "c_l1", "other"), (("c",),))
 
-    def test_where_the_config_is_wrong_all_levels(self, repository: Path) -> None:
+    def test_with_an_invalid_config_all_levels_are_required(self, repository: Path) -> None:
         set_target(repository, "c", 2)
         assert ModelGraph.read(repository).requires("c") == ("c_l0", "c_l1", "c_l2")
 
@@ -128,9 +128,9 @@ class TestChanges:
         change.unload(control, repository, "c")
         assert sorted(control.served) == ["c_l0", "d"]
         change.unload(control, repository, "d")
-        assert sorted(control.served) == ["c_l0"]  # it was not built for `d`
+        assert sorted(control.served) == ["c_l0"]  # not built for `d`
 
-    def test_a_cascade_is_not_changed_where_a_level_does_not_load(self, repository: Path) -> None:
+    def test_a_cascade_is_not_loaded_where_a_level_fails(self, repository: Path) -> None:
         control = FakeControl(repository=repository, watched=set())
         control.broken.add(("c_l1", 2))
         with pytest.raises(Internal, match="model 'c_l1' does not load"):

@@ -1,4 +1,4 @@
-"""Which models a load or unload affects, and in which order, without a server."""
+"""Models that a load or unload affects, and their order; without a server."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tidal.server.control import ModelState, ServerControl
 
 
 class Killed(BaseException):
-    """The process that makes a change has been killed."""
+    """The process that performs a change has been killed."""
 
 
 @dataclass(frozen=True)
 class FakeControl(ServerControl):
-    """Serves the requested versions by the given config, and checks that fronts have the runtimes that they call."""
+    """Serves the versions of the given config, and checks that every front has the runtimes that it calls."""
 
     address: str = ""
     repository: Path = Path()
@@ -64,7 +64,7 @@ class FakeControl(ServerControl):
         self.check()
 
     def check(self) -> None:
-        """Each version of a watched front that serves finds all its runtimes, in its own version."""
+        """Check that each served version of a watched front has all its runtimes in the same version."""
         for front in self.watched:
             for version in self.served.get(front, ()):
                 manifest = load_arlo_manifest(self.repository / front / str(version))
@@ -115,7 +115,7 @@ class TestUnload:
         change.unload(control, repository, "m")
         assert refused == [True]
 
-    def test_leaves_other_models_whose_names_look_like_runtimes(self, repository: Path, control: FakeControl) -> None:
+    def test_leaves_other_models_with_names_like_runtimes(self, repository: Path, control: FakeControl) -> None:
         # Of another front, of no front, and without a manifest.
         publish_partitioned(repository, "m_len32", [128], placement="polymorphic")
         publish_partitioned(repository, "other", [8])
@@ -130,7 +130,7 @@ class TestUnload:
 class TestLoad:
     def test_unloads_former_runtimes(self, repository: Path, control: FakeControl) -> None:
         publish_partitioned(repository, "m", [32, 64], version=2)
-        control.served["m_len99"] = [1]  # nobody's
+        control.served["m_len99"] = [1]  # of no front
         reported = change.load(control, repository, "m")
         assert reported.splitlines()[-1] == "  m_len16: unloaded"
         assert control.served == {"m": [2], "m_len32": [2], "m_len64": [2], "m_len99": [1]}
@@ -149,7 +149,7 @@ class TestLoad:
 
     def test_keeps_runtimes_while_an_earlier_version_needs_them(self, repository: Path, control: FakeControl) -> None:
         publish_partitioned(repository, "m", [64], version=2, placement="polymorphic")
-        stay_with(repository, 1)
+        select_versions(repository, 1)
         reported = change.load(control, repository, "m")
         assert reported == "m: version 1 serves, because its version_policy selects it; version 2 is also published"
         assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
@@ -157,14 +157,14 @@ class TestLoad:
         assert control.served == {}
 
 
-def stay_with(repository: Path, *versions: int) -> None:
-    """Let the front's config.pbtxt name these versions."""
+def select_versions(repository: Path, *versions: int) -> None:
+    """Select these versions in the front's config.pbtxt."""
     config = repository / "m" / "config.pbtxt"
     config.write_text(f"{config.read_text()}version_policy {{ specific {{ versions: {list(versions)} }} }}\n")
 
 
 class TestNewVersion:
-    """The fake server itself fails a test in which a front misses a runtime."""
+    """The fake server fails a test in which a front lacks a runtime."""
 
     def test_runtimes_serve_both_while_the_front_changes(self, repository: Path, control: FakeControl) -> None:
         publish_partitioned(repository, "m", [16, 64], version=2)
@@ -177,7 +177,7 @@ class TestNewVersion:
         both = ["m_len16 [1, 2]", "m_len64 [1, 2]"]
         assert control.steps == [*both, "m [2]", "m_len16 [2]", "m_len64 [2]"]
 
-    def test_of_which_nothing_changed_leaves_all_as_it_is(self, repository: Path, control: FakeControl) -> None:
+    def test_without_a_new_version_nothing_changes(self, repository: Path, control: FakeControl) -> None:
         reported = change.load(control, repository, "m")
         assert reported.splitlines()[0] == "m: version 1 serves, as before"
         assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
@@ -199,7 +199,7 @@ class TestNewVersion:
         assert "  m_len64: not loaded, because its allocation has 0 instances" in reported.splitlines()
 
     @pytest.mark.parametrize("broken", ["m_len16", "m_len64", "m"])
-    def test_that_does_not_load_leaves_the_old_one_everywhere(
+    def test_that_does_not_load_leaves_the_old_one_serving(
         self, repository: Path, control: FakeControl, broken: str
     ) -> None:
         publish_partitioned(repository, "m", [16, 32, 64], version=2)
@@ -213,7 +213,7 @@ class TestNewVersion:
         change.load(control, repository, "m")
         assert control.served == {"m": [2], "m_len16": [2], "m_len32": [2], "m_len64": [2]}
 
-    def test_that_is_killed_is_completed_by_the_next(self, repository: Path, control: FakeControl) -> None:
+    def test_an_interrupted_load_is_completed_by_the_next(self, repository: Path, control: FakeControl) -> None:
         publish_partitioned(repository, "m", [32, 64], version=2)
         for step in range(20):
             control.steps.clear()
@@ -223,20 +223,20 @@ class TestNewVersion:
                 break
             except Killed:
                 control.check()
-            # From where it was killed, and, at the next turn, from further on.
+            # The next attempt continues from there and is killed one step later.
         assert step >= 3
         assert control.served == {"m": [2], "m_len32": [2], "m_len64": [2]}
 
-    def test_goes_back_to_an_earlier_version_too(self, repository: Path, control: FakeControl) -> None:
+    def test_an_earlier_version_can_be_selected_again(self, repository: Path, control: FakeControl) -> None:
         publish_partitioned(repository, "m", [16, 64], version=2)
         change.load(control, repository, "m")
-        stay_with(repository, 1)
+        select_versions(repository, 1)
         reported = change.load(control, repository, "m")
         assert reported.splitlines()[0] == "m: version 1 serves now, version 2 before"
         assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
 
-    def test_beside_an_older_one_that_goes_on(self, repository: Path, control: FakeControl) -> None:
-        """As a cascade's levels are served: two versions at a time, each with runtimes of its own."""
+    def test_next_to_an_older_one_that_keeps_serving(self, repository: Path, control: FakeControl) -> None:
+        """Like the levels of a cascade: two versions at a time, each with its own runtimes."""
         config = repository / "m" / "config.pbtxt"
         publish_partitioned(repository, "m", [32, 64], version=2)
         config.write_text(f"{config.read_text()}version_policy {{ latest {{ num_versions: 2 }} }}\n")
@@ -253,7 +253,7 @@ class TestBeforeAReload:
         restart_model(control, ModelGraph.read(repository), "m_len16")
         assert control.steps == ["m_len16 unloaded", "m_len16 [1]"]
 
-    def test_a_change_of_counts_does_too(self, repository: Path, control: FakeControl) -> None:
+    def test_a_change_of_counts_keeps_it_too(self, repository: Path, control: FakeControl) -> None:
         publish_partitioned(repository, "m", [16, 64], version=2)
         set_instances(repository, "m", {16: 2, 64: 1})
         load_model(control, ModelGraph.read(repository), "m_len16")

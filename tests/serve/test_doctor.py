@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from testing.serving import environment_in, tidal
+from testing.serving import environment_in, tidal, tidal_in_process
 from tidal.http_guard.build import build
 
 pytestmark = pytest.mark.server
 
 
-def test_finds_the_server_and_what_it_needs(tmp_path: Path) -> None:
+def test_detects_the_server_and_its_requirements(tmp_path: Path) -> None:
     build()
     leftover = Path(f"/dev/shm/tidal_0_leftover_of_test_{os.getpid()}")
     leftover.write_bytes(b"x" * 100)
@@ -41,28 +41,28 @@ def test_finds_the_server_and_what_it_needs(tmp_path: Path) -> None:
     assert {"GPU", "/dev/shm", "port 8000", "port 8001", "port 8002", "extra serve", "extra build"} <= checks.keys()
 
 
-def test_says_what_is_bad_and_leaves_with_1(tmp_path: Path) -> None:
-    """A tritonserver on PATH goes first, here one without its Python backend."""
+def test_reports_a_failed_check_and_exits_with_1(tmp_path: Path) -> None:
+    """A tritonserver on PATH has priority, here one without its Python backend."""
     (tmp_path / "bin").mkdir()
     binary = tmp_path / "bin" / "tritonserver"
     binary.write_text("#!/bin/sh\nexit 1\n")
     binary.chmod(0o755)
     environment = environment_in(tmp_path)
     environment["PATH"] = f"{binary.parent}:{environment['PATH']}"
-    answer = tidal("doctor", environment=environment)
+    answer = tidal_in_process("doctor", environment=environment)
     assert answer.returncode == 1
     assert "has no Python backend" in answer.stdout
     assert "This machine cannot serve" in answer.stdout
 
 
-def test_names_who_holds_a_port(tmp_path: Path) -> None:
+def test_names_the_process_that_uses_a_port(tmp_path: Path) -> None:
     with socket.socket() as holder:
         try:
             holder.bind(("127.0.0.1", 8002))
         except OSError:
             pytest.skip("port 8002 is in use on this machine")
         holder.listen()
-        answer = tidal("doctor", "--json", environment=environment_in(tmp_path))
+        answer = tidal_in_process("doctor", "--json", environment=environment_in(tmp_path))
     check = next(c for c in json.loads(answer.stdout)["checks"] if c["name"] == "port 8002")
     assert check["verdict"] == "warning"
     assert "process" in check["found"]

@@ -1,4 +1,4 @@
-"""How `tidal serve` ends, and that it leaves nothing behind."""
+"""The end of `tidal serve`: exit codes, requests in flight, and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from testing.serving import (
     publish,
     serving,
     tidal,
+    tidal_in_process,
 )
 from testing.waiting import until
 
 pytestmark = pytest.mark.server
 
 
-def test_sigterm_answers_what_is_in_flight(served: Served, repository: Path, tmp_path: Path) -> None:
-    """A second server beside the shared one, with open admin endpoints."""
+def test_sigterm_answers_requests_in_flight(served: Served, repository: Path, tmp_path: Path) -> None:
+    """A second server next to the shared one, with open admin endpoints."""
     answers: list[object] = []
     with serving(repository, tmp_path, "--open-admin", "--model", "echo") as second:
         assert [m["name"] for m in second.report["models"]] == ["echo"]
@@ -54,8 +55,8 @@ def test_a_hung_model_is_killed(repository: Path, tmp_path: Path) -> None:
         assert "did not end within" in (tmp_path / "stderr").read_text()
 
 
-def test_a_server_that_gives_up_by_itself_is_reported(repository: Path, tmp_path: Path) -> None:
-    """Tritonserver ends at its own exit timeout once its clients are gone, before it would be killed."""
+def test_tritonservers_own_exit_timeout_is_reported(repository: Path, tmp_path: Path) -> None:
+    """Without clients tritonserver ends at its own exit timeout, before it would be killed."""
     answers: list[object] = []
     with serving(repository, tmp_path, "--exit-timeout", "1", "--model", "echo") as served:
         thread = served.request_in_background(600, answers, timeout=3)
@@ -89,13 +90,13 @@ def test_sigkill_of_the_server_leaves_nothing(repository: Path, tmp_path: Path) 
 
 def test_sigkill_of_tidal_serve_ends_the_server(repository: Path, tmp_path: Path) -> None:
     with serving(repository, tmp_path, "--exit-timeout", "1", "--model", "echo") as served:
-        thread = served.request_in_background(600, [])  # hung: only a SIGKILL ends this server
+        thread = served.request_in_background(600, [])  # the server ends only by SIGKILL
         served.process.kill()
         served.process.wait()
         state = list((tmp_path / "tidal").glob("*.json"))
         assert until(lambda: set(served.left_behind()) <= {str(path) for path in state}), served.left_behind()
         thread.join()
-        # The next command removes the state of the process that is gone.
+        # The next command removes the state of the dead process.
         assert served.tidal("models", "status").returncode == 3
         assert served.left_behind() == []
 
@@ -115,12 +116,14 @@ def test_a_model_that_does_not_load_fails_a_strict_start(repository: Path, tmp_p
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out) == (1, "")
     at = broken / "broken" / "1" / "model.py"
-    said = f"error: model 'broken' does not load: ModuleNotFoundError: No module named 'no_such_module' at {at}(1)\n"
-    assert errors.endswith(said)
+    expected = (
+        f"error: model 'broken' does not load: ModuleNotFoundError: No module named 'no_such_module' at {at}(1)\n"
+    )
+    assert errors.endswith(expected)
     assert left_behind(process.pid, tmp_path) == []
 
 
-def test_the_table(repository: Path, tmp_path: Path) -> None:
+def test_the_printed_table(repository: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*TIDAL, "serve", str(repository), *FREE_PORTS, "--model", "spare"],
         env=environment_in(tmp_path),
@@ -155,7 +158,7 @@ def test_the_table(repository: Path, tmp_path: Path) -> None:
         (["models", "--host", "192.0.2.1"], "--host 192.0.2.1 --http-port 8000: Cannot assign requested address"),
     ],
 )
-def test_what_cannot_be_served_is_one_sentence(
+def test_a_start_that_cannot_succeed_is_one_sentence(
     arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "run").mkdir()
@@ -164,13 +167,13 @@ def test_what_cannot_be_served_is_one_sentence(
         (tmp_path / name / "later").mkdir()
         (tmp_path / name / "later" / "config.pbtxt").touch()
     monkeypatch.chdir(tmp_path / "run" if arguments[0] == "." else tmp_path)
-    answer = tidal("serve", *arguments, environment=environment_in(tmp_path / "environment"))
+    answer = tidal_in_process("serve", *arguments, environment=environment_in(tmp_path / "environment"))
     assert answer.returncode == 1
     assert answer.stderr.startswith("error: " + message.replace("{here}", str(tmp_path)))
     assert len(answer.stderr.splitlines()) == 1
 
 
-def test_an_option_that_triton_does_not_know_is_named(repository: Path, tmp_path: Path) -> None:
+def test_an_option_that_tritonserver_refuses_is_named(repository: Path, tmp_path: Path) -> None:
     answer = tidal("serve", str(repository), *FREE_PORTS, "--", "--nonsense", environment=environment_in(tmp_path))
     assert answer.returncode == 1
     assert answer.stderr.endswith("unrecognized option '--nonsense'\n")
@@ -178,6 +181,6 @@ def test_an_option_that_triton_does_not_know_is_named(repository: Path, tmp_path
 
 def test_a_bad_admin_key_is_refused(repository: Path, tmp_path: Path) -> None:
     environment = {**environment_in(tmp_path), "TIDAL_ADMIN_KEY": "a,b=c:d e"}
-    answer = tidal("serve", str(repository), *FREE_PORTS, environment=environment)
+    answer = tidal_in_process("serve", str(repository), *FREE_PORTS, environment=environment)
     assert answer.returncode == 1
     assert answer.stderr.startswith("error: TIDAL_ADMIN_KEY is not valid: it must have")

@@ -1,4 +1,4 @@
-"""Which models come and go with Triton's ensembles, without a server."""
+"""Models that are loaded and unloaded with Triton's ensembles; without a server."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def add_ensemble(repository: Path, name: str, *steps: str, versions: tuple[int, 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """`both` over `a` and a partitioned `m`; `twice` over `both` and `a`; `lame` over `b`, which is not published, and
-    `limp` over `lame`."""
+    """Ensembles: `both` of `a` and a partitioned `m`, `twice` of `both` and `a`, `lame` of `a` and `b`, which is not
+    published, and `limp` of `lame`."""
     folder = tmp_path / "models"
     publish_partitioned(folder, "m", [16, 64])
     add(folder, "a", 1)
@@ -45,7 +45,7 @@ def names(selection: Selection) -> list[str]:
 
 
 class TestSteps:
-    def test_each_once_in_their_order(self, repository: Path) -> None:
+    def test_are_listed_once_in_order(self, repository: Path) -> None:
         assert ModelGraph.read(repository).steps("both") == ("a", "m")
 
     def test_other_models_have_none(self, repository: Path) -> None:
@@ -53,8 +53,8 @@ class TestSteps:
         assert [ModelGraph.read(repository).steps(name) for name in ("a", "m", "nobody")] == [()] * 3
 
 
-class TestWhatIsServed:
-    def test_ensembles_whose_steps_are_all_there(self, repository: Path) -> None:
+class TestSelection:
+    def test_ensembles_with_all_steps_published(self, repository: Path) -> None:
         found = select_models(ModelGraph.read(repository), [])
         assert names(found) == ["a", "both", "m", "m_len16", "m_len64", "twice"]
         assert [entry.name for entry in found.unpublished] == ["b"]
@@ -63,7 +63,7 @@ class TestWhatIsServed:
             ("limp", "requires 'lame', which is not served"),
         )
 
-    def test_a_named_one_with_the_steps_of_its_steps(self, repository: Path) -> None:
+    def test_a_named_ensemble_is_served_with_all_nested_steps(self, repository: Path) -> None:
         assert names(select_models(ModelGraph.read(repository), ["twice"])) == [
             "a",
             "both",
@@ -75,15 +75,15 @@ class TestWhatIsServed:
         assert names(select_models(ModelGraph.read(repository), ["a"])) == ["a"]
 
     @pytest.mark.parametrize("name", ["lame", "limp"])
-    def test_a_named_one_without_a_step_is_refused(self, repository: Path, name: str) -> None:
+    def test_a_named_ensemble_without_a_step_is_refused(self, repository: Path, name: str) -> None:
         with pytest.raises(NotFound, match=r"'lame' requires 'b', which is not served: run tidal build SPEC\.yaml"):
             select_models(ModelGraph.read(repository), [name])
 
-    def test_one_that_names_itself_ends(self, repository: Path) -> None:
+    def test_an_ensemble_that_names_itself_terminates(self, repository: Path) -> None:
         add_ensemble(repository, "twice", "both", "twice")
         assert "twice" in names(select_models(ModelGraph.read(repository), ["twice"]))
 
-    def test_without_a_version(self, repository: Path) -> None:
+    def test_an_ensemble_without_a_version_is_incomplete(self, repository: Path) -> None:
         (repository / "both" / "1").rmdir()
         found = dict(select_models(ModelGraph.read(repository), []).incomplete)
         assert found["both"].endswith("mkdir " + str(repository / "both" / "1"))
@@ -91,7 +91,7 @@ class TestWhatIsServed:
         with pytest.raises(NotFound, match="'both' has no version"):
             select_models(ModelGraph.read(repository), ["both"])
 
-    def test_nothing_is_published_but_ensembles(self, tmp_path: Path) -> None:
+    def test_ensembles_alone_are_not_enough(self, tmp_path: Path) -> None:
         add(tmp_path, "a")
         add_ensemble(tmp_path, "one", "a")
         with pytest.raises(NotFound, match=r"has a published version: run tidal build SPEC\.yaml$"):
@@ -99,12 +99,12 @@ class TestWhatIsServed:
 
 
 class TestChanges:
-    def test_they_start_last(self, repository: Path) -> None:
+    def test_ensembles_start_last(self, repository: Path) -> None:
         plan = plan_start(ModelGraph.read(repository), ["a", "both", "m", "m_len16", "m_len64", "twice"])
         assert plan.later == (("both",), ("twice",))
         assert plan.by_server == ("a", "m", "m_len16", "m_len64")
 
-    def test_steps_are_loaded_before_and_stay(self, repository: Path) -> None:
+    def test_steps_are_loaded_before_and_stay_loaded(self, repository: Path) -> None:
         control = FakeControl(repository=repository)
         reported = change.load(control, repository, "both")
         assert reported.splitlines()[0] == "both: version 1 serves now"

@@ -1,4 +1,4 @@
-"""Requests that end an unprotected tritonserver 2.51: refused or answered, and the server serves on."""
+"""Requests that crash an unprotected tritonserver 2.51 are refused or answered, and the server keeps serving."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _guard() -> None:
 
 @pytest.fixture(autouse=True)
 def _server_stays(served: Served) -> Iterator[None]:
-    """No test may end or replace the server, whose HTTP and gRPC endpoints answer after it."""
+    """Check after each test that the same server still runs and answers over HTTP and gRPC."""
     before = served.state["server_pid"]
     yield
     assert served.state["server_pid"] == before
@@ -72,7 +72,7 @@ def test_large_bodies_of_every_content_type(served: Served, content_type: str) -
     form = "urlencoded" in content_type.lower()
     assert status(sent(served, 30 * MB, content_type)) == (413 if form else 500)
     if form:
-        assert status(sent(served, 4 << 20, content_type)) == 500  # parsed, and no JSON
+        assert status(sent(served, 4 << 20, content_type)) == 500  # parsed, but not JSON
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_brackets_in_texts_are_not_nesting(served: Served) -> None:
 
 
 def shaped(*shapes: str, key: str = "shape", datatype: str = "INT64") -> bytes:
-    """An inference request whose tensors have one number each, whatever their shapes say."""
+    """An inference request whose tensors have one element each, whatever their shapes are."""
     tensors = [f'{{"name":"SECONDS","{key}":{shape},"datatype":"{datatype}","data":[0]}}' for shape in shapes]
     return f'{{"inputs":[{",".join(tensors)}]}}'.encode()
 
@@ -163,7 +163,7 @@ def shaped(*shapes: str, key: str = "shape", datatype: str = "INT64") -> bytes:
 )
 @pytest.mark.parametrize("split", [False, True])
 def test_a_shape_larger_than_the_body_is_refused(served: Served, body: bytes, split: bool) -> None:
-    """The server allocates what a shape says before it reads data: 64 GiB ended it (std::bad_alloc)."""
+    """The server allocates the size of the shape before it reads data: 64 GiB ended it (std::bad_alloc)."""
     parts = [body[n : n + 1] for n in range(len(body))] if split else [body]
     answer = exchange(served.report["http"], parts, [("Content-Type", JSON), ("Content-Length", len(body))])
     assert status(answer) in (200, 400, 500)
@@ -171,7 +171,7 @@ def test_a_shape_larger_than_the_body_is_refused(served: Served, body: bytes, sp
     assert ("the shapes of the tensors have more than 16777216 elements" in answer) == large, answer
 
 
-def test_numbers_elsewhere_are_no_shapes(served: Served) -> None:
+def test_numbers_outside_of_shapes_are_not_limited(served: Served) -> None:
     for body in (
         VALID.replace(
             b'"inputs"', b'"parameters":{"size":[99999999,99999999],"a":"\\"shape\\":[8589934592]"},"inputs"'
@@ -228,7 +228,7 @@ def test_requests_whose_end_is_ambiguous_are_refused(served: Served, head: str, 
                 connection.sendall(part)
             except OSError:
                 break
-        # Of what comes byte by byte the server has seen the beginning, and may have closed the connection for it.
+        # Byte by byte, the server may close the connection after the first part of the request.
         assert status(read_answer(connection)) in ((0, 400) if split else (400,))
 
 
@@ -245,7 +245,7 @@ def test_valid_requests_in_every_framing(served: Served) -> None:
             connection.sendall(request)
             assert '"data":[0.0]' in read_answer(connection)
         head, end, body = chunked.partition(b"\r\n\r\n")
-        for part in (head + end, *(bytes([byte]) for byte in body)):  # in as many pieces as a slow client may send
+        for part in (head + end, *(bytes([byte]) for byte in body)):  # byte by byte, like a slow client
             connection.sendall(part)
         assert '"data":[0.0]' in read_answer(connection)
     with socket.create_connection((host, int(port)), timeout=30) as connection:
@@ -255,7 +255,7 @@ def test_valid_requests_in_every_framing(served: Served) -> None:
         assert '"data":[0.0]' in read_answer(connection)
 
 
-def test_binary_tensors_are_no_json(served: Served) -> None:
+def test_binary_tensors_are_not_parsed_as_json(served: Served) -> None:
     """Bytes that look like brackets do not count as nesting."""
     tensor = tritonclient.http.InferInput("SECONDS", [4_000_000], "FP32")
     tensor.set_data_from_numpy(np.frombuffer(b"[" * 16_000_000, np.float32))
@@ -301,7 +301,7 @@ def _message(data: bytes) -> bytes:
             bytes(100 * MB),
             grpc.Compression.NoCompression,
             grpc.StatusCode.INVALID_ARGUMENT,
-        ),  # read, and of a wrong size
+        ),  # read completely, then refused for its size
         (bytes(100 * MB), grpc.Compression.Gzip, grpc.StatusCode.INVALID_ARGUMENT),  # 0.1 MB on the wire
         (bytes(MAX_MESSAGE_SIZE), grpc.Compression.NoCompression, grpc.StatusCode.RESOURCE_EXHAUSTED),
         (os.urandom(MB) + bytes(MB), grpc.Compression.Gzip, grpc.StatusCode.RESOURCE_EXHAUSTED),  # could expand to 1 GB
@@ -321,7 +321,7 @@ def test_large_grpc_messages(served: Served, data: bytes, compression: grpc.Comp
 
 
 def test_a_declared_grpc_message_is_refused_before_it_is_sent(served: Served) -> None:
-    """Its five bytes of length come one by one, in frames of their own; the server waits for 2 GB of it otherwise."""
+    """Its five bytes of length are sent in separate frames; otherwise the server would wait for 2 GB."""
 
     def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
         return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
@@ -346,7 +346,7 @@ def test_a_declared_grpc_message_is_refused_before_it_is_sent(served: Served) ->
 
 
 def test_without_the_guard_the_stack_holds_large_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left where the guard cannot be built: the stack limit, raised."""
+    """Where the guard cannot be built, a larger stack limit protects the server."""
     monkeypatch.setattr(protection, "guard", lambda: None)
     publish(tmp_path / "models", "echo")
     with running_server(tmp_path / "models") as server:

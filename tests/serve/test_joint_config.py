@@ -1,4 +1,4 @@
-"""The config with which a runtime's model serves two versions whose engines differ."""
+"""The config for a runtime's model that serves two versions with different engines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ATTENTION = {"name": "attention_received", "per_token": True}
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A family of two versions; the config of its one runtime is that of version 2."""
+    """A partitioned model of two versions; the config of its only runtime is that of version 2."""
     folder = tmp_path / "models"
     for version in (1, 2):
         publish_partitioned(folder, "m", [64], version=version)
@@ -44,8 +44,8 @@ def joint(repository: Path, *versions: int) -> dict[str, Any] | None:
     return joint_config(ModelGraph.read(repository), "m", "m_len64", versions)
 
 
-def test_of_equal_engines_differs_in_the_versions_alone(repository: Path) -> None:
-    """So that Triton leaves the one that it has running."""
+def test_for_equal_engines_only_the_versions_differ(repository: Path) -> None:
+    """Therefore Triton keeps the running version loaded."""
     config = read_config(repository / "m_len64")
     assert joint(repository, 2) == config
     for versions in ((1,), (1, 2)):
@@ -53,7 +53,7 @@ def test_of_equal_engines_differs_in_the_versions_alone(repository: Path) -> Non
         assert joint(repository, *versions) == {**config, "version_policy": named}
 
 
-def test_declares_the_outputs_of_all(repository: Path) -> None:
+def test_declares_the_outputs_of_all_versions(repository: Path) -> None:
     change_manifest(repository, "m_len64", 1, extra_outputs=[ATTENTION])
     added = {"name": "attention_received", "data_type": "TYPE_FP32", "dims": ["-1"]}
     logits = {"name": "logits", "data_type": "TYPE_FP32", "dims": ["-1"]}
@@ -63,7 +63,7 @@ def test_declares_the_outputs_of_all(repository: Path) -> None:
         assert config["output"] == outputs
 
 
-def test_asks_for_no_input_that_one_does_not_read(repository: Path) -> None:
+def test_inputs_that_a_version_lacks_are_optional(repository: Path) -> None:
     ids, mask = {"name": "input_ids", "below": 9}, {"name": "attention_mask", "below": 2}
     declared = {"data_type": "TYPE_INT64", "dims": ["64"]}
     change_manifest(repository, "m_len64", 1, inputs=[ids, mask])
@@ -83,7 +83,7 @@ def test_asks_for_no_input_that_one_does_not_read(repository: Path) -> None:
     ]
 
 
-def test_takes_the_largest_batch_of_all(repository: Path) -> None:
+def test_has_the_largest_batch_of_all_versions(repository: Path) -> None:
     runtime = {"max_length": 64, "file": "engine", "dynamic": False, "max_batch": 8}
     change_manifest(repository, "m_len64", 1, runtime=runtime)
     config = joint(repository, 1, 2)
@@ -91,19 +91,19 @@ def test_takes_the_largest_batch_of_all(repository: Path) -> None:
     assert config["max_batch_size"] == 8
 
 
-def test_of_tritons_own_backend_is_for_equal_engines_only(repository: Path) -> None:
+def test_for_tritons_own_backend_requires_equal_engines(repository: Path) -> None:
     change_manifest(repository, "m", 1, native=True)
     assert joint(repository, 1, 2) is None
     change_manifest(repository, "m", 2, native=True)
     assert joint(repository, 1, 2) is not None
     change_manifest(repository, "m", 2, native=True, labels=["a", "b"])
     assert joint(repository, 1, 2) is None
-    # Then it is as if nobody called the old one.
+    # Without a joint config the old version is ignored.
     active = active_config(ModelGraph.read(repository), "m_len64", {1, 2})
     assert active is not None
     assert active.config == read_config(repository / "m_len64")
 
 
-def test_where_a_manifest_is_missing_is_none(repository: Path) -> None:
+def test_without_a_manifest_there_is_none(repository: Path) -> None:
     (repository / "m_len64" / "1" / MANIFEST_FILE).unlink()
     assert joint(repository, 1, 2) is None

@@ -1,4 +1,4 @@
-"""A model that takes long to load holds nobody else up."""
+"""A slow load of one model delays no request to others."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import tritonclient.http
 
-from testing.serving import MODEL, Served, publish
+from testing.serving import MODEL, Served, publish, tidal
 from testing.waiting import until
 
 pytestmark = pytest.mark.server
 
 _SLOW = '''
     def initialize(self, args):
-        """Wait until a test lets the load end."""
+        """Wait until the test lets the load finish."""
         folder = Path(tempfile.gettempdir())
         (folder / "loading").touch()
         while not (folder / "go_on").exists():
@@ -31,9 +31,10 @@ def test_inference_over_http_goes_on_while_a_model_loads(served: Served, reposit
     tensor.set_data_from_numpy(np.zeros(1, np.float32))
     clients = [served.http(timeout=5) for _ in range(16)]
     for client in clients:
-        client.infer("echo", [tensor])  # opens its connection, before the one that the load would come over
+        client.infer("echo", [tensor])  # opens its connection before the load does
     loaded: list[int] = []
-    load = threading.Thread(target=lambda: loaded.append(served.tidal("models", "load", "slow").returncode))
+    command = ("models", "load", "slow")
+    load = threading.Thread(target=lambda: loaded.append(tidal(*command, environment=served.environment).returncode))
     load.start()
     try:
         assert until((temporary / "loading").exists)

@@ -42,7 +42,7 @@ def write_manifest(version_dir: Path, created: str) -> None:
     (version_dir / "manifest.json").write_text(manifest.model_dump_json())
 
 
-def test_tells_what_a_version_was_built_as(tmp_path: Path) -> None:
+def test_facts_of_a_published_version(tmp_path: Path) -> None:
     for version in (1, 2):
         write_manifest(publish(tmp_path / "models", "intents", version), created=f"2030-01-0{version}T00:00:00Z")
     (alone,) = model_facts(tmp_path / "models", None)
@@ -62,7 +62,7 @@ def test_tells_what_a_version_was_built_as(tmp_path: Path) -> None:
         ([ModelState("m", 1, "UNLOADING", ""), ModelState("m", 2, "LOADING", "")], "LOADING"),
     ],
 )
-def test_tells_the_state_of_a_model_that_does_not_serve(rows: list[ModelState], state: str, tmp_path: Path) -> None:
+def test_state_of_a_model_that_does_not_serve(rows: list[ModelState], state: str, tmp_path: Path) -> None:
     publish(tmp_path / "models", "m")
     assert [fact.state for fact in model_facts(tmp_path / "models", rows)] == [state]
 

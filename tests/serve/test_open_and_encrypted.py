@@ -1,4 +1,4 @@
-"""A server that others may reach: open admin endpoints, TLS for gRPC, a limit of its own for HTTP bodies."""
+"""A server that is open to others: open admin endpoints, TLS for gRPC, a custom limit for HTTP bodies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc
 
-from testing.serving import FREE_PORTS, Served, environment_in, publish, serving, tidal
+from testing.serving import FREE_PORTS, Served, environment_in, publish, serving, tidal_in_process
 from testing.waiting import until
 from tests.serve.hostile import JSON, chunks, exchange, filled, status
 
@@ -69,7 +69,7 @@ def test_grpc_is_encrypted(encrypted: Served, certificate: tuple[Path, Path]) ->
     assert encrypted.state["grpc_tls"] is True
 
 
-def test_reload_load_and_unload_go_on(encrypted: Served, repository: Path) -> None:
+def test_reload_load_and_unload_work(encrypted: Served, repository: Path) -> None:
     publish(repository, "spare", version=2)
     answer = encrypted.tidal("models", "reload", "spare")
     assert (answer.returncode, answer.stdout) == (0, "spare: version 2 serves now, version 1 before\n"), answer.stderr
@@ -85,7 +85,7 @@ def test_a_killed_stub_is_replaced(encrypted: Served) -> None:
     assert encrypted.infer() == 0.0
 
 
-def test_the_limit_of_bodies_can_be_set(encrypted: Served) -> None:
+def test_the_limit_for_bodies_can_be_set(encrypted: Served) -> None:
     for size, code in (((1 << 20), 500), ((1 << 20) + 1, 413)):
         headers = [("Content-Type", JSON), ("Content-Length", size)]
         assert status(exchange(encrypted.report["http"], filled(size), headers)) == code
@@ -95,7 +95,7 @@ def test_the_limit_of_bodies_can_be_set(encrypted: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (("--http-port=9000",), "--http-port cannot be passed to tritonserver: use --http-port of tidal serve"),
         (("--grpc-address", "0.0.0.0"), "--grpc-address cannot be passed to tritonserver: use --host of tidal serve"),
@@ -107,10 +107,12 @@ def test_the_limit_of_bodies_can_be_set(encrypted: Served) -> None:
         (("--http-use-ssl=true",), "--http-use-ssl is not an option of tritonserver, whose HTTP endpoint has no TLS"),
     ],
 )
-def test_options_that_would_part_the_two_are_refused(
-    repository: Path, tmp_path: Path, options: tuple[str, ...], said: str
+def test_options_that_tidal_serve_sets_itself_are_refused(
+    repository: Path, tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
-    answer = tidal("serve", str(repository), *FREE_PORTS, "--", *options, environment=environment_in(tmp_path))
+    answer = tidal_in_process(
+        "serve", str(repository), *FREE_PORTS, "--", *options, environment=environment_in(tmp_path)
+    )
     assert answer.returncode == 1
-    assert answer.stderr.startswith(f"error: {said}")
+    assert answer.stderr.startswith(f"error: {message}")
     assert answer.stdout == ""

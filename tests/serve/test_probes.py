@@ -1,4 +1,4 @@
-"""Probes, restarts and the end of a real server to which things happen."""
+"""Probes of a real server during reloads, crashes, restarts and its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from testing.serving import FREE_PORTS, MODEL, TIDAL, Served, environment_in, left_behind, publish, serving
+from testing.serving import FREE_PORTS, MODEL, TIDAL, Served, environment_in, left_behind, publish, serving, tidal
 from testing.waiting import until
 
 pytestmark = pytest.mark.server
@@ -66,10 +66,11 @@ def test_a_reload_stays_ready(served: Served, repository: Path) -> None:
     go_on = repository.parent / "go_on"
     version = max(ready(served)[1]["models"]["spare"]["versions"])
     wait = f"import pathlib, time\nwhile not pathlib.Path('{go_on}').exists():\n    time.sleep(0.05)\n"
-    # Above those that did not load, which tests of this server leave behind in the server's index.
+    # Above the versions that did not load: tests of this server leave them in the server's index.
     publish(repository, "spare", version=version + 10, code=wait + MODEL.read_text())
     answers: list[int] = []
-    reload = threading.Thread(target=lambda: answers.append(served.tidal("models", "reload", "spare").returncode))
+    command = ("models", "reload", "spare")
+    reload = threading.Thread(target=lambda: answers.append(tidal(*command, environment=served.environment).returncode))
     reload.start()
     try:
         assert until(lambda: "LOADING" in served.tidal("models", "status").stdout)
@@ -105,7 +106,7 @@ def test_a_stub_that_is_restarted_is_not_ready_until_it_serves(served: Served) -
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A server that was started with one model of three that does not load, and an ensemble over that one."""
+    """A server that was started with three models, one of which does not load, and an ensemble of that one."""
     folder = tmp_path_factory.mktemp("broken")
     models = folder / "models"
     publish(models, "echo")
@@ -127,17 +128,17 @@ def errors(served: Served) -> str:
     return (served.runtime / "stderr").read_text()
 
 
-def test_a_start_serves_what_loads_and_says_what_does_not(broken: Served) -> None:
+def test_a_start_serves_the_models_that_load_and_reports_the_others(broken: Served) -> None:
     assert [model["name"] for model in broken.report["models"]] == ["echo", "spare"]
     failed = {each["name"]: each["reason"] for each in broken.report["failed"]}
     assert set(failed) == {"broken", "both"}
     assert failed["broken"].startswith("ModuleNotFoundError: No module named 'no_such_module'")
-    said = errors(broken)
-    assert "loading 4 models" in said
-    assert "echo: loaded after" in said
-    assert "(2 of 4)" in said
-    assert "model 'broken' does not load: ModuleNotFoundError" in said
-    assert "; both depends on it" in said
+    log = errors(broken)
+    assert "loading 4 models" in log
+    assert "echo: loaded after" in log
+    assert "(2 of 4)" in log
+    assert "model 'broken' does not load: ModuleNotFoundError" in log
+    assert "; both depends on it" in log
     assert broken.infer() == broken.infer("spare") == 0.0
 
 
@@ -171,7 +172,7 @@ def test_a_hung_tritonserver_is_not_ready(broken: Served) -> None:
 
 
 def test_a_restart_of_tritonserver_shows(broken: Served) -> None:
-    """Its commands say that it restarts while it does, and count it afterwards."""
+    """Commands report the restart while it is in progress, and count it afterwards."""
     times = broken.state["server_restarts"] + 1  # more than 1 where this test is tried again
     psutil.Process(broken.state["server_pid"]).kill()
     assert becomes(broken, 503)
@@ -211,7 +212,7 @@ def test_ends_cleanly_after_a_reload_that_failed(broken: Served) -> None:
 
 
 def test_probes_are_answered_while_it_starts(tmp_path: Path) -> None:
-    """And a start of which no model loads fails, strict or not."""
+    """A start without a model that loads fails, strict or not."""
     models, state = tmp_path / "models", environment_in(tmp_path)
     go_on = tmp_path / "go_on"
     wait = f"import pathlib, time\nwhile not pathlib.Path('{go_on}').exists():\n    time.sleep(0.05)\n"

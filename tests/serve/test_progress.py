@@ -1,4 +1,4 @@
-"""What a start reports while models load, and what commands say while tritonserver restarts; without a server."""
+"""Reports of a start while models load, and errors of commands while tritonserver restarts; without a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidal.server.control import ServerControl
 from tidal.server.progress import SILENCE_S, LogReader, StartProgress, follow
 from tidal.server.state import ServerState, remove_state, running_servers, write_state
 
-# As Triton 2.51 writes them.
+# Log lines of Triton 2.51.
 LOADING = 'I1122 17:30:34.477773 19775 model_lifecycle.cc:472] "loading: a:1"\n'
 LOADED = "I1122 17:30:36.477773 19775 model_lifecycle.cc:849] \"successfully loaded 'a'\"\n"
 
@@ -39,7 +39,7 @@ def test_reports_each_model_with_its_time(caplog: pytest.LogCaptureFixture, tmp_
             follow(progress, reader.lines())
     follow(progress, reader.lines())
     progress.failure("b", "no memory")
-    progress.failure("b", "said once")
+    progress.failure("b", "reported once")
     assert caplog.messages == [
         "a: loaded after 2.5 s (1 of 2)",
         "model 'b' does not load: no memory; c, d depend on it",
@@ -47,7 +47,7 @@ def test_reports_each_model_with_its_time(caplog: pytest.LogCaptureFixture, tmp_
     assert (progress.loaded, progress.failed) == ({"a"}, {"b": "no memory"})
 
 
-def test_names_what_takes_long(caplog: pytest.LogCaptureFixture) -> None:
+def test_names_models_that_load_for_long(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     progress = StartProgress(["a", "b"], lambda _: [], clock := Clock())
     progress.loading("a")
@@ -83,19 +83,19 @@ def restarting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerState:
     return state
 
 
-SAID = "tritonserver on 127.0.0.1:9 is restarting: it ended by itself, killed by SIGKILL"
+MESSAGE = "tritonserver on 127.0.0.1:9 is restarting: it ended by itself, killed by SIGKILL"
 
 
 @pytest.mark.parametrize("which", [None, "9"])
-def test_commands_say_that_it_restarts(restarting: ServerState, which: str | None) -> None:
-    with pytest.raises(Unavailable, match=SAID):
+def test_commands_report_a_restart(restarting: ServerState, which: str | None) -> None:
+    with pytest.raises(Unavailable, match=MESSAGE):
         choose_server(which)
 
 
-def test_a_command_that_was_under_way_says_so_too(restarting: ServerState) -> None:
+def test_a_running_command_reports_a_restart_too(restarting: ServerState) -> None:
     before = restarting.model_copy(update={"restarting": None})
     connection = ServerConnection(ServerControl("127.0.0.1:9"), before)
-    assert str(explained(connection, Unavailable("no server answers"))).startswith(SAID)
+    assert str(explained(connection, Unavailable("no server answers"))).startswith(MESSAGE)
     missing = NotFound("no such model")
     assert explained(connection, missing) is missing
 

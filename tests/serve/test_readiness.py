@@ -1,4 +1,4 @@
-"""Readiness, evaluated from polls of a server, and what probes report; without a server."""
+"""Readiness evaluated from polls of a server, and responses to probes; without a server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from testing.waiting import until
 from tidal.errors import InvalidArgument, Unavailable
+from tidal.server import status_endpoint as module
 from tidal.server.control import ModelState
 from tidal.server.endpoints import choose_endpoints, with_status
 from tidal.server.readiness import ModelReadiness, ReadinessObservation, WantedModels, evaluate
@@ -32,8 +33,8 @@ RESTARTING = {"m": "restarting it"}
 def after(*polls: ReadinessObservation, memory: WantedModels | None = None) -> ModelReadiness:
     """Readiness of `m` after some polls."""
     memory = memory or WantedModels()
-    for look in polls:
-        report, memory = evaluate(memory, look)
+    for poll in polls:
+        report, memory = evaluate(memory, poll)
     return report["m"]
 
 
@@ -42,15 +43,16 @@ def test_a_model_that_serves_is_wanted_and_ready() -> None:
 
 
 def test_a_version_that_does_not_load_leaves_the_model_ready() -> None:
-    judged = after(ReadinessObservation(UP), ReadinessObservation(FAILED_NEXT))
-    assert (judged.ready, judged.versions) == (True, (1,))
-    assert judged.reason == "version 2 does not load: ModuleNotFoundError: No module named 'x'"
+    readiness = after(ReadinessObservation(UP), ReadinessObservation(FAILED_NEXT))
+    assert (readiness.ready, readiness.versions) == (True, (1,))
+    assert readiness.reason == "version 2 does not load: ModuleNotFoundError: No module named 'x'"
 
 
 def test_an_unloaded_model_is_not_wanted() -> None:
     for gone in (GONE, LEAVING, GONE_AND_BROKEN, []):
-        judged = evaluate(evaluate(WantedModels(), ReadinessObservation(UP))[1], ReadinessObservation(gone))[0].get("m")
-        assert judged is None or (judged.ready, judged.wanted) == (False, False), gone
+        _, memory = evaluate(WantedModels(), ReadinessObservation(UP))
+        readiness = evaluate(memory, ReadinessObservation(gone))[0].get("m")
+        assert readiness is None or (readiness.ready, readiness.wanted) == (False, False), gone
 
 
 def test_a_model_loaded_again_is_wanted_again() -> None:
@@ -81,14 +83,14 @@ def test_a_restart_of_its_process_makes_a_model_not_ready_and_keeps_it_wanted() 
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_restart_that_failed_keeps_the_model_wanted(seen: bool) -> None:
-    """Even where no poll was during the restart, so that the model seems to have been unloaded."""
+    """Even without a poll during the restart, so that the model looks unloaded."""
     during = [ReadinessObservation(GONE, RESTARTING)] if seen else []
-    judged = after(
+    readiness = after(
         ReadinessObservation(UP),
         *during,
         ReadinessObservation(GONE_AND_BROKEN, unrecovered={"m": "it does not load again"}),
     )
-    assert judged == ModelReadiness(False, True, (), "it does not load again")
+    assert readiness == ModelReadiness(False, True, (), "it does not load again")
 
 
 def test_a_model_that_did_not_load_at_the_start_is_not_wanted_before_it_serves() -> None:
@@ -142,7 +144,7 @@ def test_a_restart_is_not_ready_and_live_however_long_it_takes() -> None:
     status.serving({"m": ModelReadiness(True, True, (1,))})
     status.restarting("it ended")
     clock.now = HUNG_S
-    status.observed({"m": ModelReadiness(True, True, (1,))})  # the answer of the one that ended comes late
+    status.observed({"m": ModelReadiness(True, True, (1,))})  # a late answer of the ended process
     ready, document = status.ready()
     assert (ready, document["state"], document["reason"]) == (False, "restarting", "it ended")
     assert document["models"]["m"]["ready"] is False
@@ -151,7 +153,7 @@ def test_a_restart_is_not_ready_and_live_however_long_it_takes() -> None:
     assert status.ready()[0]
 
 
-def test_is_not_ready_at_its_end() -> None:
+def test_is_not_ready_during_shutdown() -> None:
     status = ServeStatus(clock := Clock())
     status.serving({"m": ModelReadiness(True, True, (1,))})
     status.ending()
@@ -160,7 +162,8 @@ def test_is_not_ready_at_its_end() -> None:
 
 
 @pytest.fixture
-def endpoint() -> Iterator[tuple[ServeStatus, str]]:
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ServeStatus, str]]:
+    monkeypatch.setattr(module._Handler, "timeout", 0.3)
     endpoints = with_status(choose_endpoints("127.0.0.1", 0, 0, 0), None, 0)
     with status_endpoint(endpoints.status_host, endpoints.status, status := ServeStatus()):
         yield status, endpoints.status_address
@@ -188,7 +191,7 @@ def test_the_endpoint_answers_by_status_code(endpoint: tuple[ServeStatus, str]) 
 
 
 def test_the_endpoint_answers_while_connections_are_held_open(endpoint: tuple[ServeStatus, str]) -> None:
-    """Those that send nothing are closed after some seconds, those beyond a limit at once."""
+    """Idle connections are closed after a timeout, those beyond a limit at once."""
     _, address = endpoint
     host, _, port = address.partition(":")
     held = [socket.create_connection((host, int(port))) for _ in range(200)]

@@ -1,4 +1,4 @@
-"""What follows from a server's release."""
+"""Releases of Triton: names, vulnerabilities, and the protection that each requires."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ GUARD = Path("/guard.so")
         ("unknown", None),
     ],
 )
-def test_versions_have_the_release_that_carries_them(version: str, name: str | None) -> None:
+def test_versions_map_to_releases(version: str, name: str | None) -> None:
     assert release_name(version) == name
 
 
@@ -50,7 +50,7 @@ def test_the_table_of_releases_agrees_with_the_rule() -> None:
         assert release.version == f"2.{51 + months - (1 if months > 9 else 0)}.0"
 
 
-def test_vulnerabilities_end_with_the_release_that_fixes_them() -> None:
+def test_vulnerabilities_apply_before_the_release_that_fixes_them() -> None:
     def names(version: str) -> set[str]:
         return {name for each in known_vulnerabilities(version) for name in each.names}
 
@@ -85,7 +85,7 @@ def test_a_server_is_guarded_where_its_release_requires_it(
     assert ("TIDAL_HTTP_MAX_BODY" in found.environment) == guarded
 
 
-def test_releases_are_described_with_what_to_do() -> None:
+def test_descriptions_of_releases_say_what_to_do() -> None:
     assert describe_release("2.75.0")[1] == ""
     found, advice = describe_release("2.62.0")
     assert "25.10 (2.62.0)" in found
@@ -102,7 +102,7 @@ def test_the_embedded_server_is_recognised() -> None:
     assert has_option(installation, "--http-port")
 
 
-def test_tls_of_grpc_is_read_from_either_spelling() -> None:
+def test_grpc_tls_is_detected_in_both_spellings() -> None:
     assert grpc_tls(("--log-verbose=1", "--grpc-use-ssl=true"))
     assert grpc_tls(("--grpc-use-ssl-mutual", "1"))
     assert not grpc_tls(("--grpc-use-ssl=true", "--grpc-use-ssl=false"))

@@ -1,4 +1,4 @@
-"""What a running `tidal serve` offers: endpoints, the admin key, model commands, supervision."""
+"""A running `tidal serve`: endpoints, the admin key, model commands, supervision."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_serves_over_http_and_grpc(served: Served) -> None:
     assert served.infer_grpc(seconds=0.25) == 0.25
 
 
-def test_says_what_it_serves_when_ready(served: Served) -> None:
+def test_the_report_lists_the_served_models(served: Served) -> None:
     models = [(m["name"], m["version"], m["backend"], m["state"]) for m in served.report["models"]]
     assert models == [("echo", 1, "python", "READY"), ("spare", 1, "python", "READY")]
     assert served.report["unpublished"] == [{"name": "later", "command": "tidal build SPEC.yaml"}]
@@ -76,7 +76,7 @@ def test_listens_on_loopback_only(served: Served) -> None:
     assert listening == {"127.0.0.1"}
 
 
-def test_models_list_knows_repository_and_server(served: Served, repository: Path) -> None:
+def test_models_list_shows_repository_and_server(served: Served, repository: Path) -> None:
     answer = served.tidal("models", "list", "--json")
     rows = {row["name"]: row for row in json.loads(answer.stdout)}
     assert rows["echo"]["serves"][-1] == rows["echo"]["published"][-1]
@@ -96,7 +96,7 @@ def test_reload_serves_a_new_publish(served: Served, repository: Path) -> None:
     assert status(served)["spare"]["version"] == version
 
 
-def test_reload_of_a_broken_publish_keeps_what_serves(served: Served, repository: Path) -> None:
+def test_reload_of_a_broken_version_keeps_the_old_one(served: Served, repository: Path) -> None:
     version = int(status(served)["spare"]["version"])
     broken = publish(repository, "spare", version=version + 1, code="import no_such_module\n")
     answer = served.tidal("models", "reload", "spare")
@@ -114,14 +114,14 @@ def test_a_killed_stub_is_replaced(served: Served) -> None:
     killed = time.monotonic()
     assert until(lambda: restarts(served).get("echo", 0) == before + 1), (served.runtime / "stderr").read_text()
     assert len(set(served.stubs("echo")) - set(stubs)) == 2
-    with ThreadPoolExecutor(4) as pool:  # at once, so that every instance gets one
+    with ThreadPoolExecutor(4) as pool:  # concurrently, so that every instance gets one
         assert list(pool.map(lambda _: served.infer(seconds=0.2), range(4))) == pytest.approx([0.2] * 4)
     print(f"served again after {time.monotonic() - killed:.1f} s")
     assert "model 'echo' serves again" in (served.runtime / "stderr").read_text()
     assert status(served)["echo"]["restarts"] == before + 1
 
 
-def test_a_second_death_soon_after_is_repaired_too(served: Served) -> None:
+def test_a_second_crash_soon_after_is_repaired_too(served: Served) -> None:
     before = restarts(served).get("echo", 0)
     for stub in served.stubs("echo"):
         stub.kill()
@@ -137,7 +137,7 @@ def test_supervision_leaves_changes_by_others_alone(served: Served) -> None:
         config["instance_group"][0]["count"] = count
         client.load_model("echo", headers=key, config=json.dumps(config))
     assert served.tidal("models", "unload", "spare").returncode == 0
-    time.sleep(4 * POLL_S)  # as many looks of the supervisor
+    time.sleep(4 * POLL_S)  # four polls of the supervisor
     assert restarts(served) == before
     assert "spare" not in status(served)
     assert served.tidal("models", "reload", "spare").returncode == 1

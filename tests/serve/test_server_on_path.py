@@ -1,4 +1,4 @@
-"""A tritonserver on PATH goes before the bundled one: here a wrapper that runs the bundled one."""
+"""A tritonserver on PATH has priority over the bundled one: here a wrapper that runs the bundled one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(scope="module")
 def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`tritonserver` of an installation laid out as NVIDIA's: bin, lib and backends under one root."""
+    """`tritonserver` of an installation with NVIDIA's layout: bin, lib and backends under one root."""
     bundled = find_installation()
     root = tmp_path_factory.mktemp("triton")
     shutil.copytree(bundled.python_backend, root / "backends" / "python")
@@ -39,7 +39,7 @@ def command(binary: Path) -> Sequence[str]:
     return ["env", f"PATH={binary.parent}{os.pathsep}{os.environ['PATH']}", *TIDAL]
 
 
-def test_doctor_names_it(binary: Path, command: Sequence[str], tmp_path: Path) -> None:
+def test_doctor_reports_it(binary: Path, command: Sequence[str], tmp_path: Path) -> None:
     answer = tidal("doctor", "--json", environment=environment_in(tmp_path), command=command)
     checks = {check["name"]: check for check in json.loads(answer.stdout)["checks"]}
     assert checks["tritonserver"]["verdict"] == "ok", checks["tritonserver"]

@@ -1,4 +1,4 @@
-"""A tritonserver that ends by itself is started again, on the same ports, by `tidal serve`."""
+"""`tidal serve` restarts a tritonserver that ended by itself, on the same ports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidal.server.signals import Flag
 def state_of(served: Served) -> dict[str, Any] | None:
     try:
         return served.state
-    except FileNotFoundError:  # while none serves
+    except FileNotFoundError:  # while no server runs
         return None
 
 
@@ -37,7 +37,7 @@ def comes_back(served: Served, restarts: int) -> bool:
 
 @contextmanager
 def killed_and_broken(tmp_path: Path, *options: str) -> Iterator[Served]:
-    """A strict run whose tritonserver was killed after a model came that does not load: each restart fails."""
+    """A strict run whose tritonserver is killed after a model was published that does not load: every restart fails."""
     models = tmp_path / "models"
     publish(models, "echo")
     with serving(models, tmp_path, "--strict", *options) as served:
@@ -61,14 +61,14 @@ def test_a_killed_server_serves_again(repository: Path, tmp_path: Path) -> None:
             before[name] for name in ("http", "grpc", "metrics", "key", "pid", "log")
         ]
         assert served.infer() == served.infer("spare") == served.infer_grpc() == 0.0
-        # What the first one wrote is what its end is looked for in.
+        # The restarted server appends to the log of the first.
         assert Path(after["log"]).read_text(errors="replace").count("Started HTTPService") == 2
-        said = (tmp_path / "stderr").read_text()
-        assert "tritonserver ended by itself (killed by SIGKILL)" in said
-        assert "starting tritonserver again (restart 1)" in said
-        assert "echo, spare: served again after" in said
+        log = (tmp_path / "stderr").read_text()
+        assert "tritonserver ended by itself (killed by SIGKILL)" in log
+        assert "starting tritonserver again (restart 1)" in log
+        assert "echo, spare: served again after" in log
 
-        # The new one is watched as the first one was.
+        # The supervisor watches the new server, too.
         os.kill(served.stubs("echo")[0].pid, signal.SIGKILL)
         assert until(lambda: restarted_model(served) or (state_of(served) or {}).get("server_restarts") == 2)
         assert until(lambda: answers(served))
@@ -97,7 +97,7 @@ def answers(served: Served) -> bool:
 
 
 @pytest.mark.server
-def test_what_was_published_meanwhile_is_served(tmp_path: Path) -> None:
+def test_versions_published_before_the_restart_are_served(tmp_path: Path) -> None:
     models = tmp_path / "models"
     publish(models, "echo")
     with serving(models, tmp_path) as served:
@@ -122,11 +122,11 @@ def test_a_server_that_ends_too_often_ends_the_run(repository: Path, tmp_path: P
 
 
 @pytest.mark.server
-def test_a_signal_while_it_starts_again_ends_it(tmp_path: Path) -> None:
+def test_a_signal_during_a_restart_ends_the_run(tmp_path: Path) -> None:
     models = tmp_path / "models"
     publish(models, "echo")
     with serving(models, tmp_path) as served:
-        # What loads from now on takes long.
+        # Every later load takes long.
         publish(models, "echo", version=2, code="import time\ntime.sleep(600)\n")
         psutil.Process(served.report["server_pid"]).kill()
         assert until(lambda: "(restart 1)" in (tmp_path / "stderr").read_text())
@@ -136,7 +136,7 @@ def test_a_signal_while_it_starts_again_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_a_port_in_use_meanwhile_is_reported(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_before_the_restart_is_reported(tmp_path: Path) -> None:
     with killed_and_broken(tmp_path, "--server-restarts", "3") as served:
         host, _, port = served.report["grpc"].partition(":")
         assert until(lambda: "does not start again" in (tmp_path / "stderr").read_text())
@@ -153,8 +153,8 @@ def test_a_port_in_use_meanwhile_is_reported(tmp_path: Path) -> None:
 def test_a_server_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:
     with killed_and_broken(tmp_path, "--server-restarts", "2") as served:
         assert served.process.wait(60) == 3
-        said = (tmp_path / "stderr").read_text()
-        assert said.count("tritonserver does not start again: model 'broken' does not load: ModuleNotFoundError") == 2
+        log = (tmp_path / "stderr").read_text()
+        assert log.count("tritonserver does not start again: model 'broken' does not load: ModuleNotFoundError") == 2
         assert served.left_behind() == []
 
 
@@ -170,7 +170,7 @@ def test_a_signal_ends_the_wait_for_a_restart(tmp_path: Path) -> None:
 
 
 class Attempts:
-    """Attempts that serve for some seconds and end so; with the clock, and what was waited."""
+    """Attempts with given outcomes and serving times in seconds, on a fake clock that records the pauses."""
 
     def __init__(self, *each: tuple[ServeOutcome, float]) -> None:
         self.now, self.waited, self.numbers = 0.0, list[float](), list[int]()
@@ -179,7 +179,7 @@ class Attempts:
     def attempt(self, number: int) -> tuple[ServeOutcome, float]:
         self.numbers.append(number)
         ended, served_s = self._left.pop(0)
-        self.now += 500.0 + served_s  # it loads for long
+        self.now += 500.0 + served_s  # time to load
         return ended, served_s
 
     def wait(self, seconds: float) -> bool:
@@ -191,7 +191,7 @@ class Attempts:
         return restart_while_failing(self.attempt, most, self.wait, lambda: self.now)
 
 
-def test_those_that_serve_for_long_begin_a_new_row() -> None:
+def test_a_long_serving_server_resets_the_count() -> None:
     by_itself = ServeOutcome.BY_ITSELF
     attempts = Attempts(
         (by_itself, 10), (by_itself, 119), (by_itself, 121), (by_itself, 0), (by_itself, 0), (by_itself, 0)
@@ -201,18 +201,18 @@ def test_those_that_serve_for_long_begin_a_new_row() -> None:
     assert attempts.numbers == [1, 2, 3, 4, 5, 6]
 
 
-def test_an_end_that_was_asked_for_is_the_last() -> None:
+def test_a_requested_end_is_not_followed_by_a_restart() -> None:
     assert (
         Attempts((ServeOutcome.BY_ITSELF, 0), (ServeOutcome.CUT_SHORT, 0), (ServeOutcome.BY_ITSELF, 0)).run(5)
         is ServeOutcome.CUT_SHORT
     )
-    assert Attempts((ServeOutcome.BY_ITSELF, 0)).run(5) is ServeOutcome.CLEANLY  # while it waits
+    assert Attempts((ServeOutcome.BY_ITSELF, 0)).run(5) is ServeOutcome.CLEANLY  # a stop during the pause
     none = Attempts((ServeOutcome.CLEANLY, 0))
     assert none.run(0) is ServeOutcome.BY_ITSELF
     assert none.waited == none.numbers == []
 
 
-def test_a_flag_is_set_by_a_handler_while_it_is_waited_for() -> None:
+def test_a_signal_handler_ends_the_wait_for_a_flag() -> None:
     flag = Flag()
     assert not flag.wait(0.0)
     before = signal.signal(signal.SIGUSR1, lambda *_: flag.set())
@@ -225,11 +225,11 @@ def test_a_flag_is_set_by_a_handler_while_it_is_waited_for() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-# Before the 1st, 2nd, 3rd … restart in a row.
+# Pauses before the 1st, 2nd, 3rd … restart in a row.
 PAUSES_S = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 
 
-def test_pauses_grow_and_are_forgotten() -> None:
+def test_pauses_grow_until_stable() -> None:
     restarts, now, waited = Restarts(), 1000.0, []
     for _ in range(10):
         waited.append(restarts.pause_s(now))
@@ -242,6 +242,6 @@ def test_pauses_grow_and_are_forgotten() -> None:
 
 
 @given(st.integers(0, 20), st.floats(0, 1e6), st.floats(0, 1e4))
-def test_a_pause_is_what_is_left_of_it(count: int, last_s: float, later_s: float) -> None:
+def test_elapsed_time_counts_towards_the_pause(count: int, last_s: float, later_s: float) -> None:
     pause_s = Restarts(count, last_s).pause_s(last_s + later_s)
     assert pause_s == pytest.approx(max(0.0, PAUSES_S[min(count, len(PAUSES_S) - 1)] - later_s), abs=1e-6)

@@ -15,7 +15,7 @@ def stubs(model: str, *pids: int, version: int = 1) -> list[Stub]:
     return [Stub(pid, model, version, f"{model}_0_{i}") for i, pid in enumerate(pids)]
 
 
-def seen(
+def observed(
     wanted: dict[tuple[str, int], int],
     live: Iterable[Stub],
     loading: Iterable[str] = (),
@@ -25,8 +25,8 @@ def seen(
 
 
 TWO = {("m", 1): 2}
-WELL = seen(TWO, stubs("m", 10, 11))
-SHORT = seen(TWO, stubs("m", 10))
+WELL = observed(TWO, stubs("m", 10, 11))
+SHORT = observed(TWO, stubs("m", 10))
 
 
 def polls(*observations: tuple[float, StubObservation]) -> list[list[str]]:
@@ -46,40 +46,40 @@ def test_one_short_poll_is_not_enough() -> None:
 
 
 def test_not_while_it_is_being_loaded() -> None:
-    loading = seen(TWO, stubs("m", 10), loading=["m"])
-    completing = seen(TWO, [*stubs("m", 10), Stub(12, "m", 1, "m")])
+    loading = observed(TWO, stubs("m", 10), loading=["m"])
+    completing = observed(TWO, [*stubs("m", 10), Stub(12, "m", 1, "m")])
     assert polls((0, loading), (1, loading), (2, completing), (3, completing)) == [[]] * 4
 
 
-def test_the_stub_that_completes_the_config_does_not_serve() -> None:
-    assert polls((0, SHORT), (1, seen(TWO, [*stubs("m", 10), Stub(12, "m", 1, "m")])), (2, SHORT)) == [[], [], []]
+def test_the_stub_that_completes_the_config_does_not_count() -> None:
+    assert polls((0, SHORT), (1, observed(TWO, [*stubs("m", 10), Stub(12, "m", 1, "m")])), (2, SHORT)) == [[], [], []]
 
 
 def test_a_new_version_does_not_count_the_stubs_of_the_old() -> None:
-    moved = seen({("m", 2): 2}, [*stubs("m", 10, 11), *stubs("m", 20, version=2)])
+    moved = observed({("m", 2): 2}, [*stubs("m", 10, 11), *stubs("m", 20, version=2)])
     assert polls((0, moved), (1, moved)) == [[], ["m"]]
 
 
 def test_an_unloaded_model_is_left_alone() -> None:
-    assert polls((0, WELL), (1, seen({}, [])), (2, seen({}, []))) == [[], [], []]
+    assert polls((0, WELL), (1, observed({}, [])), (2, observed({}, []))) == [[], [], []]
 
 
 def test_a_failed_load_by_others_is_left_alone() -> None:
-    failed = seen({}, [], failed=["m"])
+    failed = observed({}, [], failed=["m"])
     assert polls((0, failed), (10, failed), (100, failed)) == [[], [], []]
 
 
-def test_a_restart_that_failed_is_tried_again_with_growing_waits() -> None:
-    failed = seen({}, [], failed=["m"])
+def test_a_failed_restart_is_retried_with_growing_pauses() -> None:
+    failed = observed({}, [], failed=["m"])
     at = [0.0, 0.4, 0.8, 1.2, 1.6, 2.0, 2.4, 2.8, 3.2, 3.6, 7.8]
     decisions = polls(*((t, SHORT if t < 0.5 else failed) for t in at))
     assert [t for t, due in zip(at, decisions, strict=True) if due] == [0.4, 1.6, 3.6, 7.8]
 
 
-def test_stubs_of_before_the_restart_do_not_hide_a_second_death() -> None:
+def test_stubs_from_before_the_restart_do_not_hide_a_second_crash() -> None:
     """Old stubs linger some seconds after they stopped serving."""
-    lingering = [*stubs("m", 10), *stubs("m", 30)]  # 10 is from before the restart, of the new 30 and 31 one is dead
-    decisions = polls((0, SHORT), (1, SHORT), (5, seen(TWO, lingering)), (6, seen(TWO, lingering)))
+    lingering = [*stubs("m", 10), *stubs("m", 30)]  # 10 is from before the restart; of the new 30 and 31, 31 is dead
+    decisions = polls((0, SHORT), (1, SHORT), (5, observed(TWO, lingering)), (6, observed(TWO, lingering)))
     assert decisions == [[], ["m"], [], ["m"]]
 
 
@@ -91,16 +91,16 @@ def ended(*observations: tuple[float, StubObservation]) -> list[tuple[int, ...]]
     return endings
 
 
-def test_a_stub_of_before_the_restart_gets_its_time_and_no_more() -> None:
-    both = seen(TWO, [*stubs("m", 10), *stubs("m", 30, 31)])  # 10 was left of the two that the restart replaced
-    after = seen(TWO, stubs("m", 30, 31))
+def test_a_stub_from_before_the_restart_is_ended_after_a_minute() -> None:
+    both = observed(TWO, [*stubs("m", 10), *stubs("m", 30, 31)])  # 10 is one of the two that the restart replaced
+    after = observed(TWO, stubs("m", 30, 31))
     assert ended((0, SHORT), (1, SHORT), (60, both), (61, both), (62, after)) == [(), (), (), (10,), ()]
 
 
-def test_a_stub_without_successors_is_not_ended() -> None:
-    """The restart failed before it took the model out of service: the one that is left still serves."""
+def test_a_stub_without_replacement_is_not_ended() -> None:
+    """The restart failed before it unloaded the model: the remaining stub still serves."""
     assert ended((0, SHORT), (1, SHORT), (60, SHORT), (100, SHORT), (300, SHORT)) == [()] * 5
-    gone = seen({}, stubs("m", 10))
+    gone = observed({}, stubs("m", 10))
     assert ended((0, SHORT), (1, SHORT), (60, gone), (100, gone)) == [()] * 4
 
 
@@ -126,9 +126,9 @@ def test_backoff_restarts_once_the_model_was_stable() -> None:
 def test_never_restarts_a_model_that_has_its_stubs_or_is_loading(history: list[tuple[int, int, bool]]) -> None:
     memory = SupervisionState()
     for step, (live, wanted, loading) in enumerate(history):
-        # Fresh processes at each look, so that none counts as one from before a restart.
+        # New processes at each poll, so that none counts as one from before a restart.
         pids = range(100 * step, 100 * step + live)
-        observation = seen({("m", 1): wanted}, stubs("m", *pids), loading=["m"] if loading else [])
+        observation = observed({("m", 1): wanted}, stubs("m", *pids), loading=["m"] if loading else [])
         due, memory = decide(memory, observation, float(step))
         assert not due or (live < wanted and not loading)
 

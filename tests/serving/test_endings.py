@@ -1,4 +1,4 @@
-"""Errors that end requests: their sentences, and when the server is asked about a cancellation."""
+"""Errors that end requests: their sentences, and when cancellation is checked."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from tidal.serving.endings import (
 )
 
 
-class Asked(FakeRequest):
-    """Counts questions about its cancellation, each of which is a call to the server process."""
+class CountedChecks(FakeRequest):
+    """Counts checks for cancellation, each of which is a call to the server process."""
 
-    questions = 0
+    checks = 0
 
     def cancelled(self) -> bool:
-        self.questions += 1
+        self.checks += 1
         return super().cancelled()
 
 
 @pytest.mark.parametrize("withdrawn", [False, True])
-def test_the_server_is_asked_about_requests_that_waited(withdrawn: bool) -> None:
-    request = Asked({})
+def test_cancellation_is_checked_for_requests_that_waited(withdrawn: bool) -> None:
+    request = CountedChecks({})
     request.withdrawn = withdrawn
     assert cancellation(request, request.arrival + CHECK_CANCELLED_AFTER_S / 2) is None
-    assert request.questions == 0
+    assert request.checks == 0
     error = cancellation(request, request.arrival + 2 * CHECK_CANCELLED_AFTER_S)
-    assert request.questions == 1
+    assert request.checks == 1
     assert not request.answered
     if withdrawn:
         assert isinstance(error, Cancelled)

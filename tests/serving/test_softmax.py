@@ -1,4 +1,4 @@
-"""Probabilities in the type that was asked for; their values are tested with Tabi's equations."""
+"""Probabilities in the requested type; their values are tested with Tabi's equations."""
 
 from __future__ import annotations
 

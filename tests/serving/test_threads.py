@@ -1,4 +1,4 @@
-"""The thread that answers, and waiting for threads until a common time."""
+"""The thread that answers requests, and joining threads until a common deadline."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_exception_ends_the_service(tmp_path: Path) -> None:
     assert [str(error) for error in failures] == ["broken"]
 
 
-def test_close_waits_no_longer_than_it_may(tmp_path: Path) -> None:
+def test_close_waits_until_its_deadline_only(tmp_path: Path) -> None:
     hold = threading.Event()
     answers = AnswerThread[int](make_context(tmp_path), lambda _item: hold.wait(20) and None)
     answers.put(1)
@@ -51,7 +51,7 @@ def test_close_waits_no_longer_than_it_may(tmp_path: Path) -> None:
     hold.set()
 
 
-def test_threads_share_the_time_that_is_left() -> None:
+def test_threads_share_the_remaining_time() -> None:
     hold = threading.Event()
     threads = [threading.Thread(target=hold.wait, args=(20,), daemon=True) for _ in range(4)]
     for thread in threads:

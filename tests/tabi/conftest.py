@@ -1,4 +1,4 @@
-"""Cascades of tiny classifiers with random weights, laid down by hand, to be served by a real server."""
+"""Cascades of tiny classifiers with random weights, assembled by hand, for a real server."""
 
 from __future__ import annotations
 

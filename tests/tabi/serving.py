@@ -1,4 +1,4 @@
-"""A cascade's service without a server: hand-made levels, requests that keep their answers, and failures."""
+"""The service of a cascade without a server: fake levels, requests that record their answers, and failures."""
 
 from __future__ import annotations
 

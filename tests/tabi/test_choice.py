@@ -20,7 +20,7 @@ def made(candidates: list[Candidate], chosen: int) -> TabiManifest:
     return manifest(candidates, [Calibration()] * levels).model_copy(update={"chosen": chosen})
 
 
-def test_the_configs_target_chooses_another_candidate_than_the_builds() -> None:
+def test_the_target_of_the_config_overrides_that_of_the_build() -> None:
     found = made(cascades(three=True), chosen=1)
     assert CandidateChoice(found, None).default == 1
     assert CandidateChoice(found, Target(accuracy=0.97)).default == 3
@@ -53,12 +53,14 @@ def test_candidates_on_the_same_levels_are_usable() -> None:
         (0.5, 1, 1, 0),
     ],
 )
-def test_a_request_chooses_among_them(accuracy: float | None, max_level: int | None, serving: int, index: int) -> None:
+def test_options_of_a_request_select_a_candidate(
+    accuracy: float | None, max_level: int | None, serving: int, index: int
+) -> None:
     choice = CandidateChoice(made(cascades(), chosen=1), None)
     assert choice.for_request(accuracy, max_level, serving) == index
 
 
-def test_the_ladder_keeps_the_floor() -> None:
+def test_the_ladder_stops_at_the_accuracy_floor() -> None:
     candidates = [
         candidate("large", (1,), score=0.97, mean=9),
         candidate("careful", (0, 1), score=0.96, mean=6),
@@ -71,7 +73,7 @@ def test_the_ladder_keeps_the_floor() -> None:
     assert choice.ladder(0.96) == (1,)
 
 
-def test_one_level_alone_is_a_sound_candidate() -> None:
+def test_one_level_alone_is_a_valid_candidate() -> None:
     single = single_level(cascades(pruning=0.5)[1], 1)
     assert Candidate.model_validate(single.model_dump()) == single
     assert (single.levels, single.weights, single.pruning) == ((1,), ((1.0,),), None)
@@ -82,7 +84,7 @@ def parameters(**values: Any) -> TabiParameters:
     return parse_parameters(raw, TabiParameters)[1]
 
 
-def test_parameters_name_one_target_at_most() -> None:
+def test_parameters_set_at_most_one_target() -> None:
     assert parameters().target() is None
     assert parameters(target_accuracy=0.9).target() == Target(accuracy=0.9)
     assert parameters(target_accuracy_loss=0.005).target() == Target(accuracy_loss=0.005)
@@ -93,7 +95,7 @@ def test_parameters_name_one_target_at_most() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"target_acuracy": 1}, "did you mean 'target_accuracy'"),
         ({"on_level_failure": "retry"}, "'answer' or 'error'"),
@@ -104,7 +106,7 @@ def test_parameters_name_one_target_at_most() -> None:
         ({"level_timeout_ms": 0}, "greater than 0"),
     ],
 )
-def test_bad_parameters_are_refused(values: dict[str, Any], said: str) -> None:
+def test_bad_parameters_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parameters(**values)
-    assert said in str(caught.value)
+    assert message in str(caught.value)

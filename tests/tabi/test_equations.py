@@ -63,7 +63,7 @@ def test_confidence_falls_with_the_temperature(logits: np.ndarray, one: float, o
 
 
 @given(LOGITS, st.floats(0.1, 10))
-def test_a_query_alone_gets_exactly_what_it_gets_among_others(logits: np.ndarray, temperature: float) -> None:
+def test_a_query_has_the_same_result_alone_and_in_a_batch(logits: np.ndarray, temperature: float) -> None:
     calibration = Calibration(temperature=temperature)
     together, probabilities = confidence(calibration, logits), softmax(logits, temperature)
     for row, alone in enumerate(logits):
@@ -123,12 +123,12 @@ def test_a_steep_slope_is_a_step() -> None:
         assert reroute_probability([0.7, 0.84, 0.86, 1.0], 0.7, 1e6).tolist() == [1, 1, 0, 0]
 
 
-def test_what_is_not_a_number_is_not_sure() -> None:
+def test_a_confidence_that_is_not_a_number_escalates() -> None:
     assert reroute_probability(math.nan, 0.5, 10) == 1
 
 
 @given(SHARES, SHARES, CUTOFFS, SLOPES)
-def test_the_surer_the_rarer(one: float, other: float, cutoff: float, slope: float) -> None:
+def test_rerouting_falls_with_the_confidence(one: float, other: float, cutoff: float, slope: float) -> None:
     unsure, sure = (reroute_probability(each, cutoff, slope) for each in sorted([one, other]))
     assert 0 <= sure <= unsure <= 1
 

@@ -1,4 +1,4 @@
-"""The service of a cascade without a server: what levels cost that fail, hang, or are late or overloaded."""
+"""The service of a cascade without a server: levels that fail, hang, are late or are overloaded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidal.service import ModelUnavailable
 
 class TestFailures:
     @pytest.mark.parametrize("error", [Unavailable("the queue is full"), Internal("boom"), InvalidArgument("no")])
-    def test_a_level_that_fails_costs_the_answer_its_quality(self, error: TidalError, tmp_path: Path) -> None:
+    def test_a_failed_level_degrades_the_answer(self, error: TidalError, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels = FakeLevels()
         levels.before["c_l1"] = raising(error)
@@ -32,7 +32,7 @@ class TestFailures:
             assert run.counts("level_failures_total", 1, level="2")
             assert run.counts("early_returned_queries_total", 1)
 
-    def test_or_the_answer_itself(self, tmp_path: Path) -> None:
+    def test_a_failed_level_fails_the_request_if_configured(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels = FakeLevels()
         levels.before["c_l1"] = raising(Internal("boom"))
@@ -43,7 +43,7 @@ class TestFailures:
                 request.wait()
             assert sure.one("level") == 1
 
-    def test_without_its_first_level_there_is_no_answer_unless_the_next_gives_it(self, tmp_path: Path) -> None:
+    def test_a_failed_first_level_fails_the_request_unless_the_next_may_answer(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels = FakeLevels()
         levels.before["c_l0"] = raising(Unavailable("the queue is full"))
@@ -62,7 +62,7 @@ class TestFailures:
                 limited.wait()
 
     @pytest.mark.parametrize("logits", [[[np.nan, 0.0]], [[0.0, 1.0, 2.0]], [[0.0, 1.0]] * 2])
-    def test_a_level_that_answers_nonsense_has_failed(self, logits: Any, tmp_path: Path) -> None:
+    def test_invalid_outputs_count_as_a_failure(self, logits: Any, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels = FakeLevels()
         levels.instead["c_l1"] = lambda _: np.array(logits, np.float32)
@@ -71,22 +71,22 @@ class TestFailures:
             run.submit(request)
             assert (request.one("level"), request.one("degraded")) == (1, True)
 
-    def test_a_level_that_is_briefly_unavailable_is_called_again(self, tmp_path: Path) -> None:
+    def test_a_level_that_is_briefly_unavailable_is_retried(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels = FakeLevels()
 
-        def away(number: int) -> None:
+        def unavailable(number: int) -> None:
             if number <= 3:
                 raise ModelUnavailable("not ready", died=False)
 
-        levels.before["c_l0"] = levels.before["c_l1"] = away
+        levels.before["c_l0"] = levels.before["c_l1"] = unavailable
         with running(tmp_path, levels) as run:
             request = Request("unsure")
             run.submit(request)
             assert (request.one("level"), request.one("degraded")) == (2, False)
         assert len(levels.of("c_l0")) == len(levels.of("c_l1")) == 4
 
-    def test_one_that_stays_unavailable_is_waited_for_only_at_first(self, tmp_path: Path) -> None:
+    def test_a_level_that_stays_unavailable_is_retried_for_the_first_query_only(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels = FakeLevels()
         levels.before["c_l1"] = raising(ModelUnavailable("not ready", died=False))
@@ -101,7 +101,7 @@ class TestFailures:
             assert second.one("degraded")
             assert len(levels.of("c_l1")) == tries + 1
 
-    def test_a_query_that_processes_may_die_of_is_not_tried_for_ever(self, tmp_path: Path) -> None:
+    def test_a_query_whose_calls_end_with_a_crash_has_few_retries(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels = FakeLevels()
         levels.before["c_l0"] = raising(ModelUnavailable("its process has died", died=True))
@@ -114,7 +114,7 @@ class TestFailures:
 
 
 class TestSlowLevels:
-    def test_calls_that_never_end_neither_hold_up_their_queries_nor_others(self, tmp_path: Path) -> None:
+    def test_calls_that_hang_block_neither_their_queries_nor_others(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels, held = FakeLevels(), threading.Event()
         levels.before["c_l1"] = holding(held)
@@ -131,7 +131,9 @@ class TestSlowLevels:
             assert run.counts("lost_calls", 0, level="2")
         assert all(request.answers == 1 for request in stuck)
 
-    def test_a_level_all_of_whose_calls_hang_is_given_up(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_level_is_not_called_while_all_its_calls_hang(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("tidal.tabi.service._SPARE_THREADS", 0)
         write_cascade(tmp_path, cascades())
         levels, held = FakeLevels(), threading.Event()
@@ -150,7 +152,7 @@ class TestSlowLevels:
             run.submit(again)
             assert again.one("level") == 1
 
-    def test_a_slow_level_does_not_hold_up_the_others_queries(self, tmp_path: Path) -> None:
+    def test_a_slow_level_does_not_block_queries_of_other_levels(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels, held = FakeLevels(), threading.Event()
         levels.before["c_l1"] = holding(held)
@@ -167,20 +169,20 @@ class TestSlowLevels:
 
 
 class TestDeadlines:
-    def test_an_escalation_that_cannot_make_it_is_not_begun(self, tmp_path: Path) -> None:
+    def test_an_escalation_that_would_miss_the_deadline_is_skipped(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(), means_ms=(1.0, 10_000.0))
         levels = FakeLevels()
         with running(tmp_path, levels, on_level_failure="error") as run:
-            urgent, patient = Request("unsure", latency_ms=5000), Request("unsure")
-            run.submit(urgent, patient)
+            urgent, unlimited = Request("unsure", latency_ms=5000), Request("unsure")
+            run.submit(urgent, unlimited)
             assert (urgent.one("level"), urgent.one("degraded")) == (1, True)
-            assert (patient.one("level"), patient.one("degraded")) == (2, False)
+            assert (unlimited.one("level"), unlimited.one("degraded")) == (2, False)
             assert run.counts("degraded_queries_total", 1, cause="deadline")
             assert run.metric("level_failures_total") == 0
         assert len(levels.of("c_l1")) == 1
 
     @pytest.mark.parametrize("refused", [True, False])
-    def test_a_smaller_levels_answer_is_in_time_where_the_next_is_not(self, refused: bool, tmp_path: Path) -> None:
+    def test_at_the_deadline_the_answer_of_the_smaller_level_is_returned(self, refused: bool, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels, held = FakeLevels(), threading.Event()
 
@@ -200,7 +202,7 @@ class TestDeadlines:
         assert second is not None
         assert 0 < second < first <= 400
 
-    def test_a_level_gets_the_time_that_levels_get(self, tmp_path: Path) -> None:
+    def test_without_a_deadline_a_call_has_the_timeout_of_levels(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels = FakeLevels()
         with running(tmp_path, levels, level_timeout_ms=5000) as run:
@@ -230,27 +232,27 @@ def test_under_overload_a_faster_candidate_serves_and_later_the_first_again(
         assert until(lambda: ask() == 1)
         assert run.metric("active_candidate", candidate="small") == 1
         assert run.metric("active_candidate", candidate="both") == 0
-        assert ask(accuracy=0.95) == 2  # a client's own choice stays
+        assert ask(accuracy=0.95) == 2  # a client's own option takes precedence
         levels.before.clear()
         assert until(lambda: ask() == 2)
         assert run.metric("active_candidate", candidate="both") == 1
 
 
-def test_every_request_gets_one_answer_whatever_happens(tmp_path: Path) -> None:
+def test_every_request_gets_one_answer_under_random_failures(tmp_path: Path) -> None:
     write_cascade(tmp_path, cascades(pruning=0.5))
     rng = random.Random(1)
     levels = FakeLevels()
 
     def trouble(_number: int) -> None:
         time.sleep(rng.random() * 0.02)
-        what = rng.random()
-        if what < 0.1:
-            raise ModelUnavailable("away", died=what < 0.03)
-        if what < 0.2:
+        draw = rng.random()
+        if draw < 0.1:
+            raise ModelUnavailable("away", died=draw < 0.03)
+        if draw < 0.2:
             raise Internal("boom")
-        if what < 0.25:
+        if draw < 0.25:
             raise ValueError("a bug")
-        if what < 0.3:
+        if draw < 0.3:
             time.sleep(0.2)
 
     levels.before = {"c_l0": trouble, "c_l1": trouble}
@@ -261,6 +263,6 @@ def test_every_request_gets_one_answer_whatever_happens(tmp_path: Path) -> None:
             request = Request(*texts, latency_ms=rng.choice([None, None, 20.0, 200.0]), request_id=str(number))
             requests.append(request)
             run.submit(request)
-    # Closing waits for what was taken over.
+    # Closing waits for all accepted requests.
     assert [request.answers for request in requests] == [1] * 300
     assert any(request.error is None for request in requests)

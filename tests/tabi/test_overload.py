@@ -1,4 +1,4 @@
-"""When a faster candidate takes over, and when the first one comes back."""
+"""Overload control: when a faster candidate serves, and when the first one serves again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tidal.tabi.choice import OverloadControl
 
 
 def feed(overload: OverloadControl, start: float, seconds: float, excess_ms: float, every_s: float = 0.05) -> float:
-    """Queries of one excess for some time; the time at its end."""
+    """Observe queries of a constant excess for some seconds; return the time after the last."""
     now = start
     while now < start + seconds:
         overload.observe(now, excess_ms)
@@ -15,7 +15,7 @@ def feed(overload: OverloadControl, start: float, seconds: float, excess_ms: flo
     return now
 
 
-def test_without_waiting_the_first_serves() -> None:
+def test_without_excess_the_first_candidate_serves() -> None:
     overload = OverloadControl((7, 5, 2), 50)
     now = feed(overload, 0, 60, 10)
     assert overload.candidate(now) == 7
@@ -28,12 +28,12 @@ def test_one_slow_query_changes_nothing() -> None:
     assert overload.candidate(now) == 7
 
 
-def test_lasting_excess_goes_down_the_ladder_step_by_step_to_its_end() -> None:
+def test_lasting_excess_descends_the_ladder_step_by_step() -> None:
     overload = OverloadControl((7, 5, 2), 50)
     now = feed(overload, 0, 1, 200)
     assert overload.candidate(now) == 5
     now = feed(overload, now, 0.8, 200)
-    assert overload.candidate(now) == 5  # the effect of the first step is waited for
+    assert overload.candidate(now) == 5  # still in the cooldown of the first step
     now = feed(overload, now, 10, 200)
     assert overload.candidate(now) == 2
 
@@ -50,7 +50,7 @@ def test_it_returns_only_after_a_calm_period() -> None:
     assert overload.candidate(now) == 7
 
 
-def test_several_steps_back_take_a_calm_while_each() -> None:
+def test_each_step_back_takes_a_calm_period() -> None:
     overload = OverloadControl((7, 5, 2), 50)
     now = feed(overload, 0, 10, 200)
     assert overload.candidate(now) == 2
@@ -60,7 +60,7 @@ def test_several_steps_back_take_a_calm_while_each() -> None:
     assert overload.candidate(now) == 7
 
 
-def test_without_queries_the_excess_is_forgotten() -> None:
+def test_the_excess_decays_without_queries() -> None:
     overload = OverloadControl((7, 5), 50)
     now = feed(overload, 0, 3, 200)
     assert overload.excess_ms(now) > 100
@@ -69,7 +69,7 @@ def test_without_queries_the_excess_is_forgotten() -> None:
     assert overload.candidate(now + 21) == 7
 
 
-def test_queries_that_are_faster_than_expected_do_not_pay_for_slow_ones() -> None:
+def test_fast_queries_do_not_offset_slow_ones() -> None:
     overload = OverloadControl((7, 5), 50)
     now = 0.0
     for _ in range(200):

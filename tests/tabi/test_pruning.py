@@ -1,4 +1,4 @@
-"""Equation 5 and what becomes of the words, against a plain reference with tokenizers of two kinds."""
+"""Equation 5 and the pruned texts, compared with a plain reference for two kinds of tokenizers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,13 @@ def encode(tokenizer: WordTokenizer, *query: str) -> EncodedWords:
 
 
 def words(*owners: int, parts: tuple[int, ...] = (), unseen: int = 0) -> EncodedWords:
-    """A query by its tokens' words; `parts` of the words, as many more that were never seen."""
+    """A query whose tokens belong to the words `owners`.
+
+    Args:
+        owners: Index of each token's word, or SPECIAL or BLANK.
+        parts: Index of each word's text.
+        unseen: Number of further words that were truncated.
+    """
     count = max(owners) + 1 + unseen
     parts = parts or (0,) * count
     spans = tuple(Word(part, 2 * number, 2 * number + 1) for number, part in enumerate(parts))
@@ -55,7 +61,7 @@ def test_equation_by_hand() -> None:
     assert significant(importance, content, 0.1).tolist() == [True] * 5
 
 
-def test_special_tokens_stay_however_little_they_get() -> None:
+def test_special_tokens_are_never_pruned() -> None:
     assert significant([0, 5, 5, 0], [False, True, True, False], 0.5).all()
     assert significant([0, 0], [False, False], 0.5).all()
 
@@ -67,7 +73,7 @@ def test_special_tokens_stay_however_little_they_get() -> None:
     st.floats(0.01, 2),
     st.floats(0.01, 2),
 )
-def test_the_mask_shrinks_with_the_scale_and_moves_with_its_tokens(
+def test_the_mask_shrinks_with_the_scale_and_follows_the_order_of_tokens(
     importance: np.ndarray, content: np.ndarray, one: float, other: float
 ) -> None:
     low, high = sorted([one, other])
@@ -85,25 +91,25 @@ def test_the_papers_figure_3(tmp_path: Path) -> None:
     tokenizer = WordTokenizer(corpora.wordpiece(tmp_path / "tokenizer.json", pieces), 32, truncate=True)
     got = encode(tokenizer, text)
     assert len(got.ids) == len(pieces) + 2
-    # Of the sub-words "##ly" and "enjoy" are below the mean of 1: their words stay for "beautiful" and "##able".
+    # "##ly" and "enjoy" are below the mean of 1, but other tokens of their words, "beautiful" and "##able", are not.
     importance = [9, 1.2, 1.3, 0.5, 2.2, 0.8, 1.4, 0.4, 0.9, 1.5, 0.3, 0.5, 9]
     kept = kept_words(got, importance, 1.0)
     assert prune_text((text,), got.spans, kept) == ("This paper beautifully written enjoyable",)
     assert prune_ids(got, kept).ids.tolist() == [2, 4, 5, 7, 8, 9, 11, 12, 3]
 
 
-def test_a_word_stays_for_any_of_its_tokens() -> None:
+def test_a_word_is_kept_if_any_of_its_tokens_is_significant() -> None:
     got = words(SPECIAL, 0, 0, 1, 1, 2, SPECIAL)
     assert kept_words(got, [0, 1, 9, 1, 1, 9, 0], 0.5).tolist() == [True, False, True]
 
 
-def test_tokens_of_blanks_neither_count_nor_keep() -> None:
-    # The mean of 1 and 3 is 2, whatever the blanks get.
+def test_tokens_of_blanks_have_no_influence() -> None:
+    # The mean of 1 and 3 is 2, whatever the importance of the blanks.
     got = words(0, BLANK, BLANK, 1)
     assert kept_words(got, [1, 99, 0, 3], 0.6).tolist() == [False, True]
 
 
-def test_words_that_were_never_seen_stay() -> None:
+def test_truncated_words_are_kept() -> None:
     assert kept_words(words(0, 1, unseen=3), [1, 9], 0.5).tolist() == [False, True, True, True, True]
 
 
@@ -114,7 +120,7 @@ def test_no_text_becomes_empty() -> None:
     assert kept_words(pair, [0, 1, 2, 0, 40, 40, 40, 0], 0.5).tolist() == [False, True, True, True]
     assert kept_words(words(0, 1), [3, 3], 5.0).tolist() == [True, False]
     assert kept_words(words(0, 1), [0, 0], 0.5).sum() == 1
-    # What was cut off is no stand-in for what the level read.
+    # A truncated word does not replace one of those that the level received.
     assert kept_words(words(0, 1, unseen=1), [3, 4], 5.0).tolist() == [False, True, True]
 
 
@@ -179,7 +185,7 @@ def test_pruned_ids_are_the_pruned_texts_where_words_are_separable(pieces: Path,
     assert separable > 900
 
 
-def test_a_pairs_boundary_and_type_ids_stay(pieces: Path) -> None:
+def test_pruning_keeps_the_boundary_and_type_ids_of_a_pair(pieces: Path) -> None:
     got = encode(WordTokenizer(pieces, 64, truncate=True), "this paper is", "written and read")
     pruned = prune_ids(got, [False, True, False, True, False, True])
     assert pruned.texts == ("paper", "written read")
@@ -189,7 +195,7 @@ def test_a_pairs_boundary_and_type_ids_stay(pieces: Path) -> None:
     assert pruned.spans == (Word(0, 0, 5), Word(1, 0, 7), Word(1, 8, 12))
 
 
-def test_byte_level_ids_depend_on_the_words_before_and_say_so(bytes_: Path) -> None:
+def test_byte_level_ids_depend_on_the_preceding_words_and_are_not_separable(bytes_: Path) -> None:
     tokenizer = WordTokenizer(bytes_, 64, truncate=True)
     got = encode(tokenizer, "this paper")
     pruned = prune_ids(got, [False, True])
@@ -198,7 +204,7 @@ def test_byte_level_ids_depend_on_the_words_before_and_say_so(bytes_: Path) -> N
     assert not got.separable
 
 
-def test_nothing_pruned_changes_blanks_alone(bytes_: Path, pieces: Path) -> None:
+def test_without_pruning_only_blanks_change(bytes_: Path, pieces: Path) -> None:
     for file in (bytes_, pieces):
         tokenizer = WordTokenizer(file, 512, truncate=True)
         for text in corpora.texts(200, seed=9):

@@ -29,7 +29,7 @@ def chosen(candidates: list[Candidate] = CANDIDATES, **target: float) -> str:
     ("accuracy", "name"),
     [(0.5, "small"), (0.81, "base"), (0.9, "small-large 0.8"), (0.91, "small-large 0.8"), (0.935, "base-large")],
 )
-def test_accuracy_takes_the_fastest_that_reaches_it(accuracy: float, name: str) -> None:
+def test_an_accuracy_target_selects_the_fastest_that_reaches_it(accuracy: float, name: str) -> None:
     assert chosen(accuracy=accuracy) == name
 
 
@@ -37,12 +37,12 @@ def test_accuracy_takes_the_fastest_that_reaches_it(accuracy: float, name: str) 
     ("loss", "name"),
     [(0.0, "base-large"), (0.004, "base-large"), (0.005, "small-large 0.95"), (0.02, "small-large 0.8")],
 )
-def test_an_accuracy_loss_is_counted_from_the_last_level_alone(loss: float, name: str) -> None:
+def test_an_accuracy_loss_is_relative_to_the_last_level_alone(loss: float, name: str) -> None:
     assert chosen(accuracy_loss=loss) == name
     assert least_score(CANDIDATES, Target(accuracy_loss=loss)) == pytest.approx(0.93 - loss)
 
 
-def test_an_accuracy_loss_counts_on_the_given_part() -> None:
+def test_an_accuracy_loss_uses_the_figures_of_the_given_part() -> None:
     both = [
         candidate("small", (0,), score=0.8, mean=1, reported=expected(0.9, 1)),
         candidate("large", (1,), score=0.9, mean=2, reported=expected(0.91, 2)),
@@ -53,7 +53,7 @@ def test_an_accuracy_loss_counts_on_the_given_part() -> None:
     assert least_score(both, Target(latency_ms=5)) is None
 
 
-def test_an_accuracy_loss_needs_a_level_alone() -> None:
+def test_an_accuracy_loss_requires_a_candidate_of_one_level() -> None:
     with pytest.raises(InvalidArgument, match=r"accuracy_loss is 0\.1, but no candidate is a single level"):
         select(CANDIDATES[3:], Target(accuracy_loss=0.1))
 
@@ -61,15 +61,15 @@ def test_an_accuracy_loss_needs_a_level_alone() -> None:
 @pytest.mark.parametrize(
     ("latency", "name"), [(1, "small"), (5, "small-large 0.8"), (7, "base-large"), (99, "base-large")]
 )
-def test_latency_takes_the_best_within_it(latency: float, name: str) -> None:
+def test_a_latency_target_selects_the_most_accurate_within_it(latency: float, name: str) -> None:
     assert chosen(latency_ms=latency) == name
 
 
 @pytest.mark.parametrize(
     ("rate", "name"), [(0.0, "base"), (0.3, "small-large 0.8"), (0.4, "base-large"), (1.0, "base-large")]
 )
-def test_an_escalation_rate_takes_the_best_cascade_within_it(rate: float, name: str) -> None:
-    # "large" leaves no level either, but no cascade begins with it.
+def test_an_escalation_rate_selects_the_most_accurate_cascade_within_it(rate: float, name: str) -> None:
+    # "large" never escalates either, but no cascade starts with it.
     assert chosen(escalation_rate=rate) == name
 
 
@@ -105,14 +105,14 @@ def test_a_refusal_says_how_close_the_best_came(target: dict[str, float], messag
         select(CANDIDATES, Target.model_validate(target))
 
 
-def test_a_refused_escalation_rate_says_how_close_the_best_came() -> None:
+def test_the_error_of_an_escalation_rate_names_the_closest_candidate() -> None:
     with pytest.raises(InvalidArgument, match=r"at most 10\.0%.*'small-large 0\.8'.*30\.0% of its queries"):
         select(CANDIDATES[3:], Target(escalation_rate=0.1))
     with pytest.raises(InvalidArgument, match="all candidates are single models"):
         select(CANDIDATES[:3], Target(escalation_rate=0.1))
 
 
-def test_faster_stays_on_the_levels_that_are_loaded() -> None:
+def test_faster_selects_among_candidates_on_the_same_levels() -> None:
     at = {each.name: index for index, each in enumerate(CANDIDATES)}
     assert faster(CANDIDATES, at["small-large 0.95"], 0.9) == at["small-large 0.8"]
     assert faster(CANDIDATES, at["small-large 0.95"], 0.92) is None

@@ -1,4 +1,4 @@
-"""Cascades through a real server: routes, options, failures of levels, publishes."""
+"""Cascades on a real server: routes, options, failures of levels, publication of versions."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def manifests() -> dict[str, TabiManifest]:
 def server(
     cascades: Cascades, cutoff: float, manifests: dict[str, TabiManifest], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
-    """`c`; `apart`, the same with its levels as models; `pairs`; `line` with a config of one line; `fast`, for which
-    the small level will do; `urgent`, whose large level is too slow for any deadline; `soft` and `strict`, whose large
-    level `spare` is not always loaded."""
+    """`c`; `apart`, the same with its levels as models; `pairs`; `line` with a config of one line; `fast`, whose
+    target the small level meets; `urgent`, whose large level is too slow for any deadline; `soft` and `strict`, whose
+    large level `spare` is unloaded for a while."""
     repository = tmp_path_factory.mktemp("repository")
     cascades.copy_level(repository, SMALL)
     cascades.copy_level(repository, LARGE)
@@ -86,7 +86,7 @@ def server(
 def routed(
     cascades: Cascades, server: RunningServer, manifests: dict[str, TabiManifest]
 ) -> Callable[..., RoutedAnswer]:
-    """The way of a request's row through a cascade, by levels in this process."""
+    """The route of a request's row, computed in this process."""
     return lru_cache(None)(
         lambda model, texts, request_id, row: cascades.route_offline(manifests[model], 1, texts, request_id, row)
     )
@@ -103,9 +103,7 @@ def column(*texts: str | bytes) -> Any:
 
 class TestRoutes:
     @pytest.mark.parametrize("model", ["c", "apart"])
-    def test_equal_those_that_are_computed_offline(
-        self, routed: Callable[..., RoutedAnswer], url: str, model: str
-    ) -> None:
+    def test_equal_those_computed_offline(self, routed: Callable[..., RoutedAnswer], url: str, model: str) -> None:
         def ask(number: int) -> dict[str, Any]:
             return client.infer(model, {"text_input": column(TEXTS[number])}, request_id=f"q{number}")
 
@@ -172,7 +170,7 @@ class TestRequests:
                 one, other = (client.classify(model, text, request_id="r") for model in ("line", "c"))
                 assert (one.label, one.other["level"]) == (other.label, other.other["level"])
 
-    def test_the_configs_target_chooses_the_candidate(self, url: str) -> None:
+    def test_the_target_of_the_config_selects_the_candidate(self, url: str) -> None:
         with Client(url) as client:
             found = client.infer("fast", {"text_input": column(*TEXTS[:40])})
         assert set(found["level"].ravel().tolist()) == {1}
@@ -193,7 +191,7 @@ class TestRequests:
                 levels(accuracy=1.5)
 
     @pytest.mark.parametrize(
-        ("model", "inputs", "said"),
+        ("model", "inputs", "message"),
         [
             ("c", {"text_input": column("good"), "text_pair": column("bad")}, "text_pair"),
             ("pairs", {"text_input": column("good")}, "text_pair"),
@@ -202,35 +200,35 @@ class TestRequests:
             ("c", {"text_input": column("good " * 80)}, "text_input row 0 has 82 tokens; this model reads at most 64"),
         ],
     )
-    def test_bad_input_is_refused_by_name(self, model: str, inputs: Any, said: str, url: str) -> None:
-        with Client(url) as client, pytest.raises(InvalidArgument, match=said):
+    def test_errors_name_the_invalid_input(self, model: str, inputs: Any, message: str, url: str) -> None:
+        with Client(url) as client, pytest.raises(InvalidArgument, match=message):
             client.infer(model, inputs)
 
-    def test_an_escalation_that_cannot_make_the_deadline_is_skipped(self, url: str) -> None:
+    def test_an_escalation_that_would_miss_the_deadline_is_skipped(self, url: str) -> None:
         inputs = {"text_input": column(*TEXTS[:40])}
         with Client(url) as client:
             urgent = client.infer("urgent", inputs, latency_ms=20_000)
-            patient = client.infer("urgent", inputs)
+            unlimited = client.infer("urgent", inputs)
         assert set(urgent["level"].ravel().tolist()) == {1}
-        assert urgent["degraded"].ravel().tolist() == (patient["level"].ravel() == 2).tolist()
-        assert not patient["degraded"].any()
+        assert urgent["degraded"].ravel().tolist() == (unlimited["level"].ravel() == 2).tolist()
+        assert not unlimited["degraded"].any()
 
-    def test_metrics_tell_what_was_done(self, server: RunningServer, url: str) -> None:
+    def test_metrics_count_queries_and_words(self, server: RunningServer, url: str) -> None:
         with Client(url) as client:
             client.infer("c", {"text_input": column(*TEXTS[:40])})
 
-        def shown(family: str, **labels: str) -> float:
+        def value(family: str, **labels: str) -> float:
             return published(server.metrics_text(), f"tidal_tabi_{family}", model="c", **labels)
 
-        assert until(lambda: shown("answered_queries_total", level="2") > 0)
-        assert until(lambda: shown("level_queries_total", level="1") >= 40)
-        assert until(lambda: shown("early_returned_queries_total") > 0)
-        assert until(lambda: shown("seen_words_total") > shown("pruned_words_total") > 0)
-        assert until(lambda: shown("confidence_count", level="1") >= 40)
-        assert until(lambda: shown("level_seconds_count", level="2") > 0)
-        assert until(lambda: shown("runtime_execute_seconds_count", level="2") > 0)
-        assert until(lambda: shown("active_candidate", candidate="both") == 1)
-        assert shown("degraded_queries_total") == 0
+        assert until(lambda: value("answered_queries_total", level="2") > 0)
+        assert until(lambda: value("level_queries_total", level="1") >= 40)
+        assert until(lambda: value("early_returned_queries_total") > 0)
+        assert until(lambda: value("seen_words_total") > value("pruned_words_total") > 0)
+        assert until(lambda: value("confidence_count", level="1") >= 40)
+        assert until(lambda: value("level_seconds_count", level="2") > 0)
+        assert until(lambda: value("runtime_execute_seconds_count", level="2") > 0)
+        assert until(lambda: value("active_candidate", candidate="both") == 1)
+        assert value("degraded_queries_total") == 0
 
 
 def test_a_level_that_is_not_loaded(server: RunningServer) -> None:
@@ -277,7 +275,7 @@ def test_a_level_whose_process_is_killed_with_queries_in_it(cascades: Cascades, 
                 pytest.skip("tritonserver aborted: the kill came while the stub held a lock that it shares with it")
             assert degraded
             for each in asking:
-                each.result(timeout=60)  # none was left without an answer
+                each.result(timeout=60)  # every request got an answer
         server.control.unload(LARGE)
         server.control.load(LARGE, None)
         assert until(lambda: not client.infer("c", {"text_input": column(*TEXTS[:40])})["degraded"].any())
@@ -326,9 +324,9 @@ class TestUnderTidalServe:
                         failures.append(f"{name}: {type(error).__name__}: {error}")
 
             def answered(more: int) -> bool:
-                """Whether so many more queries of each are answered."""
-                aims = {name: len(each) + more for name, each in degraded.items()}
-                return until(lambda: all(len(degraded[name]) >= aim for name, aim in aims.items()))
+                """Wait until `more` further queries of each cascade are answered."""
+                goals = {name: len(each) + more for name, each in degraded.items()}
+                return until(lambda: all(len(degraded[name]) >= goal for name, goal in goals.items()))
 
             asking = [pool.submit(ask, name) for name in configs for _ in range(2)]
             try:
@@ -356,7 +354,9 @@ class TestUnderTidalServe:
             assert {version for name, version in serving if name == LARGE} == {2, 3}
 
 
-def test_a_cascade_that_does_not_fit_says_so(cascades: Cascades, cutoff: float, tmp_path: Path) -> None:
+def test_load_errors_name_an_unreachable_target_and_a_changed_level(
+    cascades: Cascades, cutoff: float, tmp_path: Path
+) -> None:
     for level in (SMALL, LARGE):
         cascades.copy_level(tmp_path, level)
     cascades.publish(tmp_path, "far", cutoff, config=CONFIG + parameter("target_accuracy", 0.99))

@@ -1,4 +1,4 @@
-"""The service of a cascade without a server: which levels are asked what, and which requests are accepted."""
+"""The service of a cascade without a server: calls of levels, and which requests are accepted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ids(text: str, first_id: int = 0) -> list[int]:
 
 
 class TestRoutes:
-    def test_sure_queries_return_early_and_others_go_on(self, tmp_path: Path) -> None:
+    def test_confident_queries_return_early_and_others_escalate(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels = FakeLevels()
         with running(tmp_path, levels) as run:
@@ -46,7 +46,7 @@ class TestRoutes:
             assert unsure.one("probabilities")[0] == pytest.approx((first + second) / 2, abs=1e-6)
             assert unsure.one("confidence") == pytest.approx(1 - second)
             assert run.counts("answered_queries_total", 1, level="2")
-            assert run.counts("early_returned_queries_total", 1)
+            assert run.counts("early_rereordered_queries_total", 1)
             assert run.counts("level_queries_total", 2, level="1")
             assert run.counts("confidence_count", 1, level="2")
         assert [(call.model, call.version) for call in levels.of("c_l1")] == [("c_l1", 2)]
@@ -66,7 +66,7 @@ class TestRoutes:
         assert padded["input_ids"].shape == padded["token_type_ids"].shape == (2, 5)
         assert padded["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 1, 0]]
 
-    def test_words_that_get_no_attention_do_not_go_on(self, tmp_path: Path) -> None:
+    def test_words_without_attention_are_pruned(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5))
         levels = FakeLevels()
         with running(tmp_path, levels) as run:
@@ -79,7 +79,7 @@ class TestRoutes:
         assert levels.of("c_l1")[0].outputs == ["logits"]
         assert levels.of("c_l1")[0].ids == [ids("unsure a b")]
 
-    def test_a_level_with_another_tokenizer_reads_the_pruned_text(self, tmp_path: Path) -> None:
+    def test_a_level_with_another_tokenizer_encodes_the_pruned_text(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5), tokenizers=(0, 100))
         levels = FakeLevels((0, 100))
         with running(tmp_path, levels) as run:
@@ -113,10 +113,10 @@ class TestRoutes:
             assert (request.one("pruned_text"), request.one("pruned_pair")) == (b"unsure", b"a b")
         assert levels.of("c_l1")[0].inputs["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]
 
-    def test_a_levels_classes_in_another_order(self, tmp_path: Path) -> None:
+    def test_a_level_may_have_its_classes_in_another_order(self, tmp_path: Path) -> None:
         made = write_cascade(tmp_path, cascades())
-        turned = made.levels[1].model_copy(update={"order": (1, 0)})
-        write_cascade(tmp_path, cascades(), levels=(made.levels[0], turned))
+        reordered = made.levels[1].model_copy(update={"order": (1, 0)})
+        write_cascade(tmp_path, cascades(), levels=(made.levels[0], reordered))
         with running(tmp_path, FakeLevels()) as run:
             request = Request("unsure")
             run.submit(request)
@@ -126,12 +126,12 @@ class TestRoutes:
         from tidal.tabi.manifest import Calibration, RegressionCalibration
 
         made = write_cascade(tmp_path, cascades())
-        doubtful = Calibration(
+        uncertain = Calibration(
             regression=RegressionCalibration(
                 tolerance=0.1, values=(0.0,), deviations=(1.0,), expected=(0.0, 1.0), observed=(0.0, 1.0)
             )
         )
-        levels = tuple(level.model_copy(update={"calibration": doubtful}) for level in made.levels)
+        levels = tuple(level.model_copy(update={"calibration": uncertain}) for level in made.levels)
         write_cascade(tmp_path, cascades(), levels=levels, task="regression", labels=(), metric="pearson")
         values = FakeLevels()
         values.instead = {"c_l0": lambda i: np.full((len(i), 1), 2.0), "c_l1": lambda i: np.full((len(i), 1), 3.0)}
@@ -151,18 +151,18 @@ class TestRoutes:
             wanted = [2 if draw(VERSION, request_key(f"r{n}", []), 0, 0) < 0.5 else 1 for n in range(20)]
             assert found[:20] == wanted
             assert set(found) == {1, 2}
-            # Without an id the text decides, row by row.
+            # Without an id the text of a row determines its route.
             twice = [Request("perhaps a", "perhaps a b", "perhaps a") for _ in range(2)]
             run.submit(*twice)
             assert twice[0].wait()["level"].tolist() == twice[1].wait()["level"].tolist()
 
-    def test_a_shorter_level_reads_what_fits_it(self, tmp_path: Path) -> None:
+    def test_a_level_of_shorter_inputs_truncates_the_text(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(pruning=0.5), lengths=(6, 16))
         levels = FakeLevels()
         with running(tmp_path, levels) as run:
             request = Request("unsure drop a b c drop d")
             run.submit(request)
-            # The second "drop" was cut off: it stays, as what follows it does.
+            # The first level never saw the second "drop", which it truncated: that word and the next are kept.
             assert request.one("pruned_text") == b"unsure a b c drop d"
         assert levels.of("c_l0")[0].ids == [ids("unsure drop a b")]
         assert levels.of("c_l1")[0].ids == [ids("unsure a b c drop d")]
@@ -170,7 +170,7 @@ class TestRoutes:
 
 class TestRequests:
     @pytest.mark.parametrize(
-        ("pairs", "inputs", "said"),
+        ("pairs", "inputs", "message"),
         [
             (False, {"text_pair": column(["a"])}, "no text_input"),
             (False, {"text_input": column(["a"]), "text_pair": column(["b"])}, "text_pair was sent"),
@@ -188,7 +188,9 @@ class TestRequests:
             (False, {"text_input": column(["a" * 2000])}, "text_input row 0 has 2000 bytes"),
         ],
     )
-    def test_bad_input_is_refused_by_name(self, pairs: bool, inputs: dict[str, Any], said: str, tmp_path: Path) -> None:
+    def test_errors_name_the_invalid_input(
+        self, pairs: bool, inputs: dict[str, Any], message: str, tmp_path: Path
+    ) -> None:
         write_cascade(tmp_path, cascades(), pairs=pairs)
         levels = FakeLevels()
         with running(tmp_path, levels) as run:
@@ -196,11 +198,11 @@ class TestRequests:
             run.submit(bad, good)
             with pytest.raises(InvalidArgument) as caught:
                 bad.wait()
-            assert said in str(caught.value)
+            assert message in str(caught.value)
             assert good.one("label") == b"no"
         assert len(levels.calls) == 1
 
-    def test_what_no_level_reads_as_a_whole_is_cut_where_the_config_says_so(self, tmp_path: Path) -> None:
+    def test_a_text_too_long_for_every_level_is_truncated_only_if_configured(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(), lengths=(6, 8))
         with running(tmp_path, FakeLevels()) as run:
             fits, long = Request("sure a a a a a"), Request("sure a a a a a a")
@@ -213,7 +215,7 @@ class TestRequests:
             run.submit(long)
             assert long.one("level") == 2
 
-    def test_options_choose_the_candidate_and_the_last_level(self, tmp_path: Path) -> None:
+    def test_options_select_the_candidate_and_the_last_level(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         with running(tmp_path, FakeLevels()) as run:
             fast, exact, beyond = (Request("unsure", accuracy=score) for score in (0.8, 0.96, 1.0))
@@ -221,7 +223,7 @@ class TestRequests:
             both = Request("sure", accuracy=0.96, max_level=1)
             run.submit(fast, exact, beyond, first, second, both)
             assert [each.one("level") for each in (fast, exact, beyond)] == [1, 2, 2]
-            assert exact.one("probabilities")[1] == pytest.approx(1 / (1 + np.exp(-3)))  # the second alone
+            assert exact.one("probabilities")[1] == pytest.approx(1 / (1 + np.exp(-3)))  # of the second level only
             assert [each.one("level") for each in (first, second, both)] == [1, 2, 1]
             assert not first.one("degraded")
 
@@ -254,7 +256,7 @@ class TestRequests:
                 late.wait()
         assert len(levels.calls) == 1
 
-    def test_the_config_may_not_declare_what_the_cascade_does_not_give(self, tmp_path: Path) -> None:
+    def test_the_config_may_not_declare_an_output_that_the_cascade_lacks(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         refusal = pytest.raises(InvalidArgument, match="declares the output 'value', which this classification cascade")
         with refusal, running(tmp_path, FakeLevels(), outputs=frozenset({"value"})):

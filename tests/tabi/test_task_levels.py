@@ -1,4 +1,5 @@
-"""Levels that are tasks of a shared encoder, without a server: what is asked, and tasks that go, change and come."""
+"""Levels that are tasks of a shared encoder, without a server: their calls, and tasks that are removed,
+replaced and added again."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pets.bases import MADE, random_task, small_base
+from testing.small_base import MADE, random_task, small_base
 from tests.tabi.serving import FakeLevels, Request, cascades, raising, running, write_cascade
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, Unavailable
@@ -29,7 +30,7 @@ def add(repository: Path, model: str, seed: int = 0) -> str:
 
 @pytest.fixture
 def made(tmp_path: Path) -> TabiManifest:
-    """The cascade `c`, both of whose levels are tasks called `mood`, of a model each; they lie beside it."""
+    """The cascade `c`, both of whose levels are tasks named `mood`, each of its own model in the same repository."""
     folder = tmp_path / "c"
     plain = write_cascade(folder, cascades())
     levels = tuple(
@@ -52,7 +53,7 @@ def test_a_task_is_called_in_any_served_version(made: TabiManifest, tmp_path: Pa
     assert made.levels[0].task == "mood"
 
 
-def test_it_is_never_embedded_nor_of_the_cascade_alone(made: TabiManifest, tmp_path: Path) -> None:
+def test_a_model_with_tasks_is_neither_embedded_nor_owned_by_the_cascade(made: TabiManifest, tmp_path: Path) -> None:
     assert embedded_levels(tmp_path, made, "embedded", (0, 1)) == ()
     graph = ModelGraph.read(tmp_path)
     assert (graph.requires("c"), graph.owned_by("c")) == (("c_l0", "c_l1"), ())
@@ -90,7 +91,7 @@ def test_a_removed_or_replaced_task_is_not_called(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("made")
-def test_queries_that_others_can_answer_are_answered(tmp_path: Path) -> None:
+def test_other_levels_answer_in_place_of_a_removed_or_replaced_task(tmp_path: Path) -> None:
     levels = FakeLevels()
     with running(tmp_path / "c", levels, on_first_level_failure="next") as run:
         remove_task(tasks_folder(tmp_path / "c_l1"), "mood")
@@ -125,7 +126,7 @@ def test_a_model_in_another_repository_is_called_unchecked(made: TabiManifest, t
         assert request.one("level") == 1
 
 
-def test_a_fingerprint_is_of_what_a_task_answers_by(tmp_path: Path) -> None:
+def test_a_fingerprint_depends_on_the_weights_of_a_task(tmp_path: Path) -> None:
     first, again, other = (add(tmp_path, "m", seed) for seed in (0, 0, 1))
     assert first == again
     assert first != other

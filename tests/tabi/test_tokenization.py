@@ -1,4 +1,4 @@
-"""How levels read queries: the same tokens wherever that is possible, and never less than fits them."""
+"""The tokens of each level: reused where tokenizers are the same, and as many as its inputs hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidal.tabi.tokenization import LevelTokenizers
 from tidal.text.words import EncodedWords, Words
 
 
-def readers(folder: Path, *, truncate: bool = False, **made: Any) -> LevelTokenizers:
+def tokenizers_of(folder: Path, *, truncate: bool = False, **made: Any) -> LevelTokenizers:
     return LevelTokenizers(write_cascade(folder, cascades(), **made), folder / str(VERSION), truncate=truncate)
 
 
@@ -24,29 +24,29 @@ def words(encoded: EncodedWords, first_id: int = 0) -> list[int]:
     return (encoded.ids[1:-1] - first_id - 4).tolist()
 
 
-def test_the_same_tokenizer_reads_once(tmp_path: Path) -> None:
-    made = readers(tmp_path)
+def test_levels_with_the_same_tokenizer_share_the_tokens(tmp_path: Path) -> None:
+    made = tokenizers_of(tmp_path)
     (query,) = made.encode(0, [(b"a drop b",)])
     assert made.encode_next(0, 1, query, None, 0.5).encoded is query
     assert made.encode_next(0, 1, query, np.ones(5, np.float32), None).encoded is query
 
 
 def test_words_are_not_computed_where_nothing_is_pruned(tmp_path: Path) -> None:
-    made = readers(tmp_path)
+    made = tokenizers_of(tmp_path)
     (read,) = made.encode(0, [(b"a drop b",)])
 
     def refuse() -> Words:
-        raise AssertionError("the words were looked for")
+        raise AssertionError("the words were computed")
 
     query = EncodedWords(read.ids, read.type_ids, refuse)
     assert made.encode_next(0, 1, query, None, None).encoded is query
-    with pytest.raises(AssertionError, match="were looked for"):
+    with pytest.raises(AssertionError, match="were computed"):
         made.encode_next(0, 1, query, np.ones(5, np.float32), 0.5)
 
 
 @pytest.mark.parametrize("first_id", [0, 100])
 def test_pruned_queries_are_the_tokens_of_the_pruned_text(first_id: int, tmp_path: Path) -> None:
-    made = readers(tmp_path, tokenizers=(0, first_id))
+    made = tokenizers_of(tmp_path, tokenizers=(0, first_id))
     (query,) = made.encode(0, [(b"a drop b-c drop d",)])
     importance = np.where(query.ids == word_id("drop"), 0.0, 1.0).astype(np.float32)
     pruned = made.encode_next(0, 1, query, importance, 0.5)
@@ -57,8 +57,8 @@ def test_pruned_queries_are_the_tokens_of_the_pruned_text(first_id: int, tmp_pat
     assert pruned.encoded.words.tolist() == again.words.tolist()
 
 
-def test_a_longer_level_reads_what_a_shorter_one_had_no_room_for(tmp_path: Path) -> None:
-    made = readers(tmp_path, lengths=(5, 16))
+def test_a_level_of_longer_inputs_gets_the_words_that_the_shorter_one_truncated(tmp_path: Path) -> None:
+    made = tokenizers_of(tmp_path, lengths=(5, 16))
     (query,) = made.encode(0, [(b"a drop b c d",)])
     assert len(query.ids) == 5
     whole = made.encode_next(0, 1, query, None, None).encoded
@@ -70,24 +70,24 @@ def test_a_longer_level_reads_what_a_shorter_one_had_no_room_for(tmp_path: Path)
     assert (pruned.seen, pruned.removed) == (5, 1)
 
 
-def test_a_shorter_level_reads_what_fits_it(tmp_path: Path) -> None:
-    made = readers(tmp_path, lengths=(16, 5))
+def test_a_level_of_shorter_inputs_truncates_the_text(tmp_path: Path) -> None:
+    made = tokenizers_of(tmp_path, lengths=(16, 5))
     (query,) = made.encode(0, [(b"a drop b c d",)])
     assert len(made.encode_next(0, 1, query, None, None).encoded.ids) == 5
     importance = np.where(query.ids == word_id("drop"), 0.0, 1.0).astype(np.float32)
     assert words(made.encode_next(0, 1, query, importance, 0.5).encoded) == words(made.encode(1, [(b"a b c",)])[0])
 
 
-def test_what_no_level_reads_as_a_whole_is_refused_unless_it_is_to_be_cut(tmp_path: Path) -> None:
+def test_a_text_too_long_for_every_level_is_refused_unless_truncated(tmp_path: Path) -> None:
     long = (b"a b c d e a b",)
-    made = readers(tmp_path, lengths=(5, 8))
+    made = tokenizers_of(tmp_path, lengths=(5, 8))
     assert len(made.encode(0, [(b"a b c d e a",)])[0].ids) == 5
     with pytest.raises(InvalidArgument, match="text_input row 1 has 9 tokens; this model reads at most 8"):
         made.encode(0, [(b"a",), long])
-    assert len(readers(tmp_path, lengths=(5, 8), truncate=True).encode(0, [long])[0].ids) == 5
+    assert len(tokenizers_of(tmp_path, lengths=(5, 8), truncate=True).encode(0, [long])[0].ids) == 5
 
 
-def test_a_query_may_be_whole_for_a_level_with_another_tokenizer(tmp_path: Path) -> None:
+def test_a_text_may_fit_only_the_level_with_another_tokenizer(tmp_path: Path) -> None:
     manifest = write_cascade(tmp_path, cascades(), tokenizers=(0, 100), lengths=(8, 8))
     file = tmp_path / str(VERSION) / manifest.levels[1].tokenizer.file
     tokenizer = Tokenizer.from_file(str(file))
@@ -101,7 +101,7 @@ def test_a_query_may_be_whole_for_a_level_with_another_tokenizer(tmp_path: Path)
 
 
 def test_pairs(tmp_path: Path) -> None:
-    made = readers(tmp_path, pairs=True)
+    made = tokenizers_of(tmp_path, pairs=True)
     (query,) = made.encode(0, [(b"a drop", b"drop b")])
     importance = np.where(query.ids == word_id("drop"), 0.0, 1.0).astype(np.float32)
     pruned = made.encode_next(0, 1, query, importance, 0.5).encoded

@@ -1,4 +1,4 @@
-"""Which tasks are in memory: a budget that holds, tasks in use that stay, and an answer for everybody who waits."""
+"""The cache of tasks in memory: its budget, tasks in use, and futures that always complete."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tidal.tasks.cache import TaskCache
 from tidal.tasks.folder import Stamp
 from tidal.tasks.lease import Lease
 
-# Bytes of a task here.
+# Bytes of a task.
 SIZE = 40
 
 
 @dataclass(frozen=True)
 class Task:
-    """Stands for a task that was read."""
+    """A task that was read from its files."""
 
     name: str
     bytes: int
@@ -36,7 +36,7 @@ def task(name: str, size: int = SIZE) -> Task:
 
 @dataclass
 class Engine:
-    """Stands for an engine: which tasks are in it, and what has gone wrong."""
+    """A fake engine: records which tasks are loaded, and violations of the contract."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     history: list[str] = field(default_factory=list)
@@ -54,9 +54,9 @@ class Engine:
     def unload(self, handle: str) -> None:
         with self.lock:
             if self.in_use.get(handle):
-                self.problems.append(f"{handle} left in use")
+                self.problems.append(f"{handle} unloaded in use")
             if self.loaded.pop(handle, None) is None:
-                self.problems.append(f"{handle} left twice")
+                self.problems.append(f"{handle} unloaded twice")
 
     def loads(self) -> list[str]:
         return [handle.partition("#")[0] for handle in self.history]
@@ -74,12 +74,12 @@ def stamps(*names: str, version: int = 0) -> dict[str, Stamp]:
 def cache_of(
     engine: Engine,
     known: Mapping[str, Stamp],
-    room: int,
+    capacity: int,
     read: Callable[[str], Task] = task,
     load: Callable[[Task], str] | None = None,
 ) -> Iterator[TaskCache[Task, str]]:
-    """A cache with room for `room` tasks."""
-    cache = TaskCache(read, load or engine.load, engine.unload, room * SIZE)
+    """A cache with memory for `capacity` tasks."""
+    cache = TaskCache(read, load or engine.load, engine.unload, capacity * SIZE)
     cache.update(known)
     try:
         yield cache
@@ -105,14 +105,14 @@ class TestUsing:
             assert (cache.state().resident, cache.state().bytes, cache.state().known) == (2, 2 * SIZE, 2)
         assert not engine.loaded
 
-    def test_is_done_at_once_when_in_memory(self) -> None:
+    def test_completes_at_once_for_a_task_in_memory(self) -> None:
         with cache_of(Engine(), stamps("a"), 1) as cache:
             use(cache, "a")
             future = cache.acquire("a")
             assert future.done()
             future.result().release()
 
-    def test_many_who_wait_share_one_load(self) -> None:
+    def test_concurrent_requests_share_one_load(self) -> None:
         engine, go = Engine(), threading.Event()
 
         def read(name: str) -> Task:
@@ -128,7 +128,7 @@ class TestUsing:
             for future in waiting:
                 future.result().release()
 
-    def test_an_unknown_name_names_close_ones(self) -> None:
+    def test_an_unknown_name_is_refused_with_a_suggestion(self) -> None:
         with cache_of(Engine(), stamps("mood", "topic"), 1) as cache:
             with pytest.raises(InvalidArgument, match="unknown task 'moood': did you mean 'mood'"):
                 cache.acquire("moood")
@@ -141,11 +141,11 @@ class TestUsing:
             first.release()
             first.release()
             pending = cache.acquire("b")
-            assert engine.inside() == {"a"}  # the second still has it
+            assert engine.inside() == {"a"}  # the second lease still holds it
             second.release()
             pending.result(10).release()
 
-    def test_who_no_longer_waits_holds_nothing(self) -> None:
+    def test_a_cancelled_request_holds_no_task(self) -> None:
         engine, go = Engine(), threading.Event()
 
         def read(name: str) -> Task:
@@ -160,7 +160,7 @@ class TestUsing:
 
 
 class TestBudget:
-    def test_the_least_recently_used_leaves(self) -> None:
+    def test_the_least_recently_used_task_is_evicted(self) -> None:
         engine = Engine()
         with cache_of(engine, stamps("a", "b", "c"), 2) as cache:
             for name in ("a", "b", "a", "c"):
@@ -168,7 +168,7 @@ class TestBudget:
             assert engine.inside() == {"a", "c"}
             assert cache.state().evictions == 1
 
-    def test_what_is_in_use_stays_before_what_is_not(self) -> None:
+    def test_a_task_in_use_is_not_evicted(self) -> None:
         engine = Engine()
         with cache_of(engine, stamps("a", "b", "c"), 2) as cache:
             held = cache.acquire("a").result(10)
@@ -177,7 +177,7 @@ class TestBudget:
             assert engine.inside() == {"a", "c"}
             held.release()
 
-    def test_waits_for_room_where_all_is_in_use(self) -> None:
+    def test_a_request_waits_while_all_memory_is_in_use(self) -> None:
         engine = Engine()
         with cache_of(engine, stamps("a", "b"), 1) as cache:
             held = cache.acquire("a").result(10)
@@ -188,8 +188,8 @@ class TestBudget:
             pending.result(10).release()
             assert engine.inside() == {"b"}
 
-    def test_tasks_that_are_always_in_use_let_others_in(self) -> None:
-        """A query for a retired task waits behind the one that needs its memory."""
+    def test_a_task_that_is_always_in_use_does_not_block_others(self) -> None:
+        """A request for a task that is being evicted waits behind the request that needs its memory."""
         engine = Engine()
         with cache_of(engine, stamps("a", "b"), 1) as cache:
             held = cache.acquire("a").result(10)
@@ -208,7 +208,7 @@ class TestBudget:
                 cache.acquire("a").result(10)
             assert cache.state().bytes == 0
 
-    def test_a_large_task_takes_the_room_of_several(self) -> None:
+    def test_a_large_task_evicts_several(self) -> None:
         engine = Engine()
         sizes = {"a": SIZE, "b": SIZE, "c": SIZE, "large": 2 * SIZE}
         with cache_of(engine, stamps(*sizes), 3, lambda name: task(name, sizes[name])) as cache:
@@ -218,7 +218,7 @@ class TestBudget:
 
 
 class TestFailing:
-    def test_answers_all_and_is_tried_again_when_the_files_change(self) -> None:
+    def test_to_read_fails_all_requests_until_the_files_change(self) -> None:
         engine, reads, go = Engine(), [0], threading.Event()
 
         def read(name: str) -> Task:
@@ -243,7 +243,7 @@ class TestFailing:
             cache.update(stamps("a", version=1))
             use(cache, "a")
 
-    def test_whatever_the_failure_is(self) -> None:
+    def test_to_load_frees_the_reserved_memory(self) -> None:
         def load(found: Task) -> str:
             if found.name == "a":
                 raise MemoryError("too much")
@@ -253,9 +253,9 @@ class TestFailing:
         with cache_of(engine, stamps("a", "b"), 1, load=load) as cache:
             with pytest.raises(Internal, match="task 'a' could not be loaded: MemoryError: too much"):
                 cache.acquire("a").result(10)
-            use(cache, "b")  # its room was given back
+            use(cache, "b")  # the memory of the failed load is free
 
-    def test_to_unload_gives_the_room_back(self) -> None:
+    def test_to_unload_frees_the_memory(self) -> None:
         def unload(_handle: str) -> None:
             raise RuntimeError("no")
 
@@ -267,7 +267,7 @@ class TestFailing:
 
 
 class TestChanging:
-    def test_a_removed_task_is_unknown_and_leaves_when_unused(self) -> None:
+    def test_a_removed_task_is_unknown_and_unloaded_after_its_last_use(self) -> None:
         engine = Engine()
         with cache_of(engine, stamps("a", "b"), 2) as cache:
             held = cache.acquire("a").result(10)
@@ -279,7 +279,7 @@ class TestChanging:
             held.release()
             assert not engine.inside()
 
-    def test_a_changed_task_is_read_anew_while_the_old_one_is_in_use(self) -> None:
+    def test_a_changed_task_is_reloaded_while_the_old_one_is_in_use(self) -> None:
         engine = Engine()
         with cache_of(engine, stamps("a"), 2) as cache:
             held = cache.acquire("a").result(10)
@@ -289,7 +289,7 @@ class TestChanging:
             held.release()
             until(lambda: len(engine.loaded) == 1)
 
-    def test_one_that_changes_as_it_loads_is_read_again(self) -> None:
+    def test_a_task_that_changes_while_it_loads_is_reloaded(self) -> None:
         engine, go = Engine(), threading.Event()
 
         def read(name: str) -> Task:
@@ -308,7 +308,7 @@ class TestChanging:
 
 
 class TestClosing:
-    def test_answers_who_waits_and_waits_for_nobody(self) -> None:
+    def test_fails_waiting_requests_and_does_not_block(self) -> None:
         engine = Engine()
         with cache_of(engine, stamps("a", "b", "c"), 1) as cache:
             held = cache.acquire("a").result(10)
@@ -325,8 +325,8 @@ class TestClosing:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_under_threads_the_budget_holds_and_nobody_waits_for_ever(seed: int) -> None:
-    """Queries of ten tasks through room for three, while tasks are removed, come back, change and fail."""
+def test_concurrent_use_keeps_the_budget_and_completes(seed: int) -> None:
+    """Ten tasks share memory for three while tasks are removed, added again, changed and fail."""
     engine, names = Engine(), [f"t{number}" for number in range(10)]
     budget, over = 3 * SIZE, []
 
@@ -361,7 +361,7 @@ def test_under_threads_the_budget_holds_and_nobody_waits_for_ever(seed: int) -> 
             with engine.lock:
                 engine.in_use[lease.handle] = engine.in_use.get(lease.handle, 0) + 1
                 if lease.handle not in engine.loaded:
-                    engine.problems.append(f"{lease.handle} is not there")
+                    engine.problems.append(f"{lease.handle} is not loaded")
             threading.Event().wait(draw.random() * 0.002)
             with engine.lock:
                 engine.in_use[lease.handle] -= 1

@@ -1,4 +1,4 @@
-"""Safetensors files that Tidal writes and reads itself: the format, and everything that is refused."""
+"""Reading and writing safetensors files within limits: the format, and what is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def entry(dtype: Any = "F32", shape: Any = (1,), begin: Any = 0, end: Any = 4) -
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
-def test_is_what_the_safetensors_library_reads() -> None:
+def test_the_safetensors_library_reads_packed_tensors() -> None:
     found = safetensors.numpy.load(pack_tensors(TENSORS))
     assert found.keys() == TENSORS.keys()
     for name, array in TENSORS.items():
@@ -42,14 +42,14 @@ def test_is_what_the_safetensors_library_reads() -> None:
         np.testing.assert_array_equal(found[name], array)
 
 
-def test_reads_what_the_safetensors_library_writes() -> None:
+def test_reads_files_of_the_safetensors_library() -> None:
     found = parse_tensors(safetensors.numpy.save(TENSORS, {"made": "by a test"}), "x")
     for name, array in TENSORS.items():
         assert found[name].shape == array.shape
         np.testing.assert_array_equal(found[name], array)
 
 
-def test_of_the_same_arrays_is_the_same() -> None:
+def test_the_same_arrays_give_the_same_file() -> None:
     assert pack_tensors(TENSORS) == pack_tensors(dict(reversed(TENSORS.items())))
 
 
@@ -100,7 +100,7 @@ def test_of_the_same_arrays_is_the_same() -> None:
         ),
     ],
 )
-def test_refuses(content: bytes, reason: str) -> None:
+def test_invalid_files_are_refused(content: bytes, reason: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_tensors(content, "x")
     assert reason in str(caught.value)
@@ -117,14 +117,14 @@ def test_refuses(content: bytes, reason: str) -> None:
         (file_of({"a": entry()}, bytes(9)), "is not a valid safetensors file: incomplete metadata"),
     ],
 )
-def test_is_not_mapped_where_it_would_be_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+def test_invalid_files_are_not_mapped(tmp_path: Path, content: bytes, reason: str) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(InvalidArgument) as caught:
         map_tensors(tmp_path / "x")
     assert reason in str(caught.value)
 
 
-def test_mapped_arrays_are_those_that_were_written(tmp_path: Path) -> None:
+def test_mapped_arrays_equal_the_written_ones(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(pack_tensors(TENSORS))
     found = map_tensors(tmp_path / "x")
     assert found.keys() == TENSORS.keys()
@@ -135,12 +135,12 @@ def test_mapped_arrays_are_those_that_were_written(tmp_path: Path) -> None:
 
 
 def test_strided_arrays_are_written_by_their_values() -> None:
-    """The library writes memory in its order."""
+    """The library writes memory as it is laid out."""
     array = np.arange(12, dtype=np.float32).reshape(3, 4).T
     np.testing.assert_array_equal(parse_tensors(pack_tensors({"a": array}), "x")["a"], array)
 
 
-def test_parsed_arrays_keep_nothing_of_the_file() -> None:
+def test_parsed_arrays_are_copies() -> None:
     content = pack_tensors(TENSORS)
     whole = np.frombuffer(content, np.uint8)
     assert not any(np.shares_memory(array, whole) for array in parse_tensors(content, "x").values())
@@ -148,7 +148,7 @@ def test_parsed_arrays_keep_nothing_of_the_file() -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(st.data())
-def test_damaged_is_refused_or_stays_within_its_bytes(data: st.DataObject) -> None:
+def test_damaged_files_are_refused_or_stay_within_their_bytes(data: st.DataObject) -> None:
     content = bytearray(pack_tensors(TENSORS))
     for _ in range(data.draw(st.integers(0, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -157,7 +157,7 @@ def test_damaged_is_refused_or_stays_within_its_bytes(data: st.DataObject) -> No
         found = parse_tensors(bytes(content[:kept]), "x")
     except InvalidArgument:
         return
-    assert kept == len(content)  # any truncation is noticed
+    assert kept == len(content)  # every truncation is refused
     assert sum(array.nbytes for array in found.values()) < len(content)
 
 
@@ -168,7 +168,7 @@ class TestReading:
         with pytest.raises(InvalidArgument, match="has 100 bytes; accepted are at most 99"):
             read_bounded(tmp_path / "x", 99)
 
-    def test_takes_regular_files_only(self, tmp_path: Path) -> None:
+    def test_refuses_other_than_regular_files(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         for name in ("pipe", "."):
             with pytest.raises(InvalidArgument, match="is not a regular file"):

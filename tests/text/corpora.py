@@ -1,4 +1,4 @@
-"""Texts of many kinds, and small tokenizers trained on them."""
+"""Random texts of many scripts, and small tokenizers trained on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BLANKS = [" "] * 20 + ["  ", "\n", "\t", " \n ", "\u00a0", "\u3000", "\r\n", "\
 
 
 def texts(number: int, seed: int) -> list[str]:
-    """Texts of 1 to 40 words and at most 1,000 bytes, each with something to tokenise: of all scripts and oddities."""
+    """Random texts of 1 to 40 words in several scripts, of at most 1,000 bytes, each with at least one token."""
     chance = random.Random(seed)
     made: list[str] = []
     kinds = [*(kind.split(" ") for kind in (_WORDS, _ODD, _UNSPACED)), _LONG]
@@ -44,7 +44,7 @@ def texts(number: int, seed: int) -> list[str]:
 
 
 def wordpiece(file: Path, vocabulary: list[str] | None = None) -> Path:
-    """An uncased BERT tokenizer: with the given pieces, or trained."""
+    """Write an uncased BERT tokenizer with the given pieces, or a trained one."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     pieces = {piece: number for number, piece in enumerate([*special, *(vocabulary or [])])}
     tokenizer = Tokenizer(models.WordPiece(vocab=pieces, unk_token="[UNK]"))
@@ -66,7 +66,7 @@ def wordpiece(file: Path, vocabulary: list[str] | None = None) -> Path:
 
 
 def byte_level(file: Path) -> Path:
-    """A byte-level BPE tokenizer as RoBERTa has it, trained."""
+    """Write a trained byte-level BPE tokenizer like RoBERTa's."""
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -90,7 +90,7 @@ def byte_level(file: Path) -> Path:
 
 
 def words_with_blanks(file: Path) -> Path:
-    """A tokenizer that takes "of the" for a token."""
+    """Write a tokenizer with the token "of the"."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.train_from_iterator(
         ["of the"] * 50 + ["all of the others"],

@@ -1,4 +1,4 @@
-"""Words and pruning in the plainest way, character by character and token by token: what the fast code is held to."""
+"""Words and pruning, character by character and token by token: a simple reference for the fast code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _unspaced(character: str) -> bool:
 
 @dataclass
 class Read:
-    """A query as the reference sees it: per text its words (start, end), per token its word's number or None."""
+    """A tokenised query: spans (text, start, end) of its words, and for each token the number of its word or None."""
 
     ids: list[int]
     type_ids: list[int]
@@ -31,7 +31,7 @@ class Read:
 
 
 def read(file: Path, query: tuple[str, ...], max_length: int) -> Read:
-    """Tokenise and find the words; a query of `max_length` tokens counts as cut off."""
+    """Tokenise a query and determine its words; a query of `max_length` tokens counts as truncated."""
     encoding = _tokenizer(file, max_length).encode(*query)
     special = [mask == 1 for mask in encoding.special_tokens_mask]
     owners: list[int | None] = [None] * len(special)
@@ -66,7 +66,7 @@ def _tokenizer(file: Path, max_length: int) -> Tokenizer:
 
 
 def _number(text: str, encoding: Encoding, part: int, cut: int | None) -> list[int | None]:
-    """For every character the number of its word in the text, None for blanks."""
+    """For each character the number of its word in the text; None for blanks."""
     numbers: list[int | None] = []
     word, group = -1, None
     for place, character in enumerate(text):
@@ -87,7 +87,7 @@ def _number(text: str, encoding: Encoding, part: int, cut: int | None) -> list[i
 
 
 def kept(query: Read, importance: Sequence[float], scale: float) -> list[bool]:
-    """Which words stay (Eq. 5)."""
+    """Which words are kept (Tabi, Equation 5)."""
     counted = [value for value, owner in zip(importance, query.owners, strict=True) if owner is not None]
     mean = sum(counted) / len(counted) if counted else 0.0
     stay = []
@@ -105,7 +105,7 @@ def kept(query: Read, importance: Sequence[float], scale: float) -> list[bool]:
 
 
 def pruned(query: tuple[str, ...], spans: Sequence[tuple[int, int, int]], stay: Sequence[bool]) -> tuple[str, ...]:
-    """The texts of the words that stay."""
+    """Texts of the words that are kept."""
     results = []
     for part, text in enumerate(query):
         result, end = "", None

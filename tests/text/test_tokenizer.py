@@ -1,4 +1,4 @@
-"""The server's tokenizer against the unmodified Hugging Face one, and its limits."""
+"""The server's tokenizer compared with the unmodified Hugging Face one, and its limits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_ids_equal_those_of_the_models_own_tokenizer(folder: Path) -> None:
         (b"x" * 8193, "8193 bytes; this model reads at most 128 tokens"),
     ],
 )
-def test_an_invalid_row_is_refused_and_the_others_are_read(folder: Path, text: bytes, message: str) -> None:
+def test_an_invalid_row_is_refused_and_the_others_are_encoded(folder: Path, text: bytes, message: str) -> None:
     good, bad, other = TextTokenizer(folder / "tokenizer.json", 128).encode([b"good", text, b"other"])
     assert isinstance(good, Encoded)
     assert isinstance(other, Encoded)
@@ -85,13 +85,13 @@ def test_truncation_cuts_at_whole_characters_of_any_width(folder: Path, before: 
         (b" " * 5000, "text_input row 0 is empty"),
     ],
 )
-def test_truncation_says_what_is_wrong_with_a_long_text(folder: Path, text: bytes, message: str) -> None:
+def test_truncation_reports_what_is_wrong_with_a_long_text(folder: Path, text: bytes, message: str) -> None:
     (got,) = TextTokenizer(folder / "tokenizer.json", 16, truncate=True).encode([text])
     assert isinstance(got, InvalidArgument)
     assert message in str(got)
 
 
-def test_truncation_reads_the_words_after_many_blanks(folder: Path) -> None:
+def test_truncation_skips_leading_blanks(folder: Path) -> None:
     tokenizer = TextTokenizer(folder / "tokenizer.json", 16, truncate=True)
     blanks, plain = tokenizer.encode([b" \n" * 5000 + b"good film", b"good film"])
     assert isinstance(blanks, Encoded)
@@ -99,7 +99,7 @@ def test_truncation_reads_the_words_after_many_blanks(folder: Path) -> None:
     assert blanks.ids.tolist() == plain.ids.tolist()
 
 
-def test_rows_of_a_request_are_those_that_are_encoded_one_by_one(folder: Path) -> None:
+def test_rows_of_a_request_equal_those_encoded_one_by_one(folder: Path) -> None:
     texts = [text.encode() for text in TEXTS * 20]
     for pairs in (None, texts[::-1]):
         tokenizer = TextTokenizer(folder / "tokenizer.json", 128)
@@ -110,7 +110,7 @@ def test_rows_of_a_request_are_those_that_are_encoded_one_by_one(folder: Path) -
             assert row.type_ids.tolist() == expected.type_ids.tolist()
 
 
-def test_a_request_is_tokenised_as_far_as_its_first_row_of_too_many_tokens(folder: Path) -> None:
+def test_a_request_is_tokenised_up_to_its_first_row_that_is_too_long(folder: Path) -> None:
     tokenizer = TextTokenizer(folder / "tokenizer.json", 128)
     spy = Spy(tokenizer._tokenizer)
     tokenizer._tokenizer = spy  # type: ignore[assignment]
@@ -137,7 +137,7 @@ PATHOLOGICAL = {
 
 
 class Spy:
-    """Passes texts on to a tokenizer and notes how much of them it gets."""
+    """Passes texts on to a tokenizer and records their sizes in bytes."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer, self.sizes = tokenizer, [0]
@@ -153,7 +153,7 @@ class Spy:
 @pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("kind", [TextTokenizer, WordTokenizer])
 @pytest.mark.parametrize("name", PATHOLOGICAL)
-def test_a_text_of_megabytes_is_refused_or_cut_before_it_is_tokenised(
+def test_a_text_of_megabytes_is_refused_or_truncated_before_it_is_tokenised(
     folder: Path, name: str, kind: type[TextTokenizer | WordTokenizer], pair: bool, truncate: bool
 ) -> None:
     limit = 64 * 128

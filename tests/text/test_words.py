@@ -1,4 +1,4 @@
-"""Which tokens belong to which word: against a plain reference, with tokenizers of two kinds."""
+"""The assignment of tokens to words compared with a simple reference, for two kinds of tokenizers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_ids_equal_those_of_the_text_tokenizer(file: Path, max_length: int) -> N
 
 
 @pytest.mark.parametrize("max_length", [24, 512])
-def test_words_equal_those_of_a_plain_reference(file: Path, max_length: int) -> None:
+def test_words_equal_those_of_the_reference(file: Path, max_length: int) -> None:
     texts = corpora.texts(150, seed=3)
     tokenizer = WordTokenizer(file, max_length, truncate=True)
     for query in [*((text,) for text in texts), *zip(texts, texts[::-1], strict=True)]:
@@ -66,7 +66,7 @@ def test_words_equal_those_of_a_plain_reference(file: Path, max_length: int) -> 
         assert (got.words == SPECIAL).tolist() == expected.special
 
 
-def test_words_are_all_of_the_text_but_blanks(file: Path) -> None:
+def test_words_cover_all_of_the_text_except_blanks(file: Path) -> None:
     for max_length in (8, 512):
         tokenizer = WordTokenizer(file, max_length, truncate=True)
         for text in corpora.texts(200, seed=4):
@@ -76,7 +76,7 @@ def test_words_are_all_of_the_text_but_blanks(file: Path) -> None:
 
 
 def test_a_mark_stays_with_its_character(tmp_path: Path) -> None:
-    # The byte-level pattern takes Thai vowel signs for words of their own.
+    # The byte-level pattern splits Thai vowel signs off as separate words.
     tokenizer = WordTokenizer(corpora.byte_level(tmp_path / "tokenizer.json"), 64, truncate=True)
     assert written(encode(tokenizer, "ที่นี่ ok")) == ["ที่", "นี่", "ok"]
 
@@ -89,7 +89,7 @@ def test_blanks_that_are_tokens_belong_to_no_word(tmp_path: Path) -> None:
     assert got.words[0] == got.words[-1] == SPECIAL
 
 
-def test_words_that_share_a_token_are_one(tmp_path: Path) -> None:
+def test_words_that_share_a_token_are_joined(tmp_path: Path) -> None:
     file = corpora.words_with_blanks(tmp_path / "tokenizer.json")
     assert "of the" in Tokenizer.from_file(str(file)).encode("all of the others").tokens
     got = encode(WordTokenizer(file, 64, truncate=True), "all of the others")
@@ -98,7 +98,7 @@ def test_words_that_share_a_token_are_one(tmp_path: Path) -> None:
     assert sorted(set(got.words.tolist()) - {BLANK}) == list(range(len(got.spans)))
 
 
-def test_what_is_beyond_the_limit_of_bytes_is_a_word_never_seen(file: Path) -> None:
+def test_the_text_beyond_the_byte_limit_is_one_word_without_tokens(file: Path) -> None:
     text = " \n" * 300 + "good " * 100 + "日本" * 200 + "end"
     got = encode(WordTokenizer(file, 8, truncate=True), text)
     assert got.texts == (text.lstrip(),)
@@ -107,11 +107,11 @@ def test_what_is_beyond_the_limit_of_bytes_is_a_word_never_seen(file: Path) -> N
     assert not got.separable
 
 
-def test_separable_says_whether_words_can_be_tokenised_one_by_one(tmp_path: Path) -> None:
+def test_separable_means_that_words_can_be_tokenised_one_by_one(tmp_path: Path) -> None:
     pieces = corpora.wordpiece(tmp_path / "pieces.json")
     assert encode(WordTokenizer(pieces, 64, truncate=True), "good film").separable
     assert encode(WordTokenizer(pieces, 512, truncate=False), "good film").separable
-    # Cut off, or as long as what would be.
+    # Truncated, or exactly at the limit.
     assert not encode(WordTokenizer(pieces, 8, truncate=True), "good film " * 10).separable
     assert not encode(WordTokenizer(corpora.byte_level(tmp_path / "bytes.json"), 64, truncate=True), "a b").separable
     with_blank = Tokenizer.from_file(str(pieces))
@@ -125,7 +125,7 @@ def test_separable_says_whether_words_can_be_tokenised_one_by_one(tmp_path: Path
 
 
 @pytest.mark.parametrize("truncate", [False, True])
-def test_refusals_are_those_of_the_text_tokenizer(file: Path, truncate: bool) -> None:
+def test_refusals_equal_those_of_the_text_tokenizer(file: Path, truncate: bool) -> None:
     texts = [b"good", b"", b" \n ", b"abc\xff", b"a b c d e f g h i", b"x" * 600, b" " * 600 + b"ab\x80", b"ok"]
     plain = TextTokenizer(file, 8, truncate=truncate)
     words = WordTokenizer(file, 8, truncate=truncate)

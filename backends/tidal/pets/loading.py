@@ -16,7 +16,7 @@ from tidal.pets.kinds.kind import unmergeable_kinds
 from tidal.pets.library import open_library
 from tidal.pets.manifest import ENGINE_FOLDER, load_pets_manifest
 from tidal.pets.merging import unmerged
-from tidal.pets.opening import ENGINES, open_pets_engine
+from tidal.pets.opening import PETS_ENGINES, open_pets_engine
 from tidal.pets.parameters import PetsParameters
 from tidal.pets.policies import PetsScheduler
 from tidal.pets.policies.merging import MergeRule
@@ -42,8 +42,8 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
         Unsupported: The engine's library, or its GPU, is missing.
     """
     manifest = load_pets_manifest(context.version_dir)
-    if parameters.merged_copies and not ENGINES[manifest.engine].merges:
-        accepted = " or ".join(kind for kind, entry in ENGINES.items() if entry.merges)
+    if parameters.merged_copies and not PETS_ENGINES[manifest.engine].merges:
+        accepted = " or ".join(kind for kind, entry in PETS_ENGINES.items() if entry.merges)
         raise InvalidArgument(f"config.pbtxt has merged_copies, which are only accepted with engine {accepted}")
     manifest.check(context.version_dir, device.here(manifest.device.kind))
     batching = parameters.strategy(manifest.profile)

@@ -37,7 +37,7 @@ class EngineOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineEntry:
+class PetsEngineEntry:
     """What PetS knows of one engine without importing its library.
 
     Attributes:
@@ -81,7 +81,7 @@ def open_pets_engine(
         NotFound: The library with the graph's operations is not built.
         Unsupported: The engine does not run here or at this precision, or cannot merge.
     """
-    entry = ENGINES[kind]
+    entry = PETS_ENGINES[kind]
     if precision not in entry.precisions:
         raise Unsupported(f"engine {kind} does not run {precision}; accepted is {', '.join(entry.precisions)}")
     if merged is not None and not entry.merges:
@@ -112,8 +112,8 @@ def _open_tensorrt(folder: Path, options: EngineOptions) -> PetsEngine:
 
 
 #: Every engine by its name in specs and manifests.
-ENGINES: Mapping[PetsEngineKind, EngineEntry] = {
-    "openvino": EngineEntry(_open_openvino, precisions=("fp32", "bf16")),
-    "torch": EngineEntry(_open_torch),
-    "tensorrt": EngineEntry(_open_tensorrt, merges=False, sparse=False),
+PETS_ENGINES: Mapping[PetsEngineKind, PetsEngineEntry] = {
+    "openvino": PetsEngineEntry(_open_openvino, precisions=("fp32", "bf16")),
+    "torch": PetsEngineEntry(_open_torch),
+    "tensorrt": PetsEngineEntry(_open_tensorrt, merges=False, sparse=False),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -9,6 +11,9 @@ import psutil
 from tidal.server.installation import STUB_NAME
 
 SHARED_MEMORY = Path("/dev/shm")
+# Longest wait for killed processes to end.
+_END_S = 5.0
+_POLL_S = 0.01
 
 
 def processes_of(prefix: str) -> list[psutil.Process]:
@@ -38,11 +43,30 @@ def clean_up(prefix: str) -> tuple[int, int]:
             process.kill()
         except psutil.Error:
             continue
-    psutil.wait_procs(processes, timeout=5)
+    wait_ended(processes, _END_S)
     files = [path for path in SHARED_MEMORY.glob(f"{prefix}*") if path.is_file()]
     for path in files:
         path.unlink(missing_ok=True)
     return len(processes), len(files)
+
+
+def wait_ended(processes: Sequence[psutil.Process], timeout_s: float) -> None:
+    """Wait until processes have ended. Zombies have: a container's init may reap orphans late or never.
+
+    Args:
+        processes: Processes to wait for.
+        timeout_s: Longest wait, in seconds.
+    """
+    give_up_at = time.monotonic() + timeout_s
+    while any(_runs(process) for process in processes) and time.monotonic() < give_up_at:
+        time.sleep(_POLL_S)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def orphans() -> list[psutil.Process]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from tidal.server.cleanup import clean_up, processes_of
+from tidal.server.cleanup import clean_up, processes_of, wait_ended
 
 
 class Guardian:
@@ -61,7 +61,7 @@ def main() -> None:
             process.terminate()
         except psutil.Error:
             continue
-    psutil.wait_procs(server_processes, timeout=max(0.0, deadline - time.monotonic()))
+    wait_ended(server_processes, max(0.0, deadline - time.monotonic()))
     clean_up(prefix)
     shutil.rmtree(task["folder"], ignore_errors=True)
 

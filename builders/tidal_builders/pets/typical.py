@@ -8,7 +8,7 @@ import numpy as np
 
 from tidal.pets.kinds.adapter import accepts_adapter
 from tidal.pets.kinds.positions import sparse_delta
-from tidal.pets.opening import ENGINES, PetsEngineKind
+from tidal.pets.opening import PETS_ENGINES, PetsEngineKind
 from tidal.pets.terms import (
     BaseLayers,
     Bottleneck,
@@ -67,7 +67,7 @@ def served_kinds(engine: PetsEngineKind) -> tuple[str, ...]:
     Args:
         engine: Name of the engine.
     """
-    return TYPICAL_KINDS if ENGINES[engine].sparse else _DENSE_KINDS
+    return TYPICAL_KINDS if PETS_ENGINES[engine].sparse else _DENSE_KINDS
 
 
 class _Draw:

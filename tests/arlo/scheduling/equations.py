@@ -1,4 +1,4 @@
-"""Arlo's Equations 1 to 7 once more, in plain Python and straight from the paper, to hold the solver against."""
+"""Arlo's Equations 1 to 7 in plain Python, as a reference for the solver."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def least_instances(problem: AllocationProblem) -> list[int]:
 
 
 def step(problem: AllocationProblem, i: int, left: float, count: int) -> tuple[float, float]:
-    """ℒ_i(B_i)·C_i and R_i."""
+    """Return ℒ_i(B_i)·C_i and R_i."""
     wanted, capacity = left + float(problem.requests[i]), problem.runtimes[i].capacity
     served = wanted if i == len(problem.runtimes) - 1 else min(wanted, count * capacity)
     cost = latency(problem.runtimes[i].mean_latency, served / count) * served if count else 0.0
@@ -54,7 +54,7 @@ def cost(problem: AllocationProblem, instances: Sequence[int]) -> float:
 
 
 def divisions(gpus: int, least: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Every way to hand out all GPUs with at least so many each."""
+    """Yield every division of all GPUs with at least `least` per runtime."""
     if len(least) == 1:
         if gpus >= least[0]:
             yield (gpus,)
@@ -65,12 +65,12 @@ def divisions(gpus: int, least: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def lowest_cost(problem: AllocationProblem) -> float:
-    """By trying every allocation."""
+    """Return the lowest cost over every allocation."""
     return min(cost(problem, instances) for instances in divisions(problem.gpus, least_instances(problem)))
 
 
 def lowest_cost_by_states(problem: AllocationProblem) -> float:
-    """By going through all reachable (overflow, instances used), none left out."""
+    """Return the lowest cost over all reachable states (overflow, instances used)."""
     least = least_instances(problem)
     slack, last = problem.gpus - sum(least), len(least) - 1
     states = {(0.0, 0): 0.0}
@@ -90,7 +90,7 @@ def lowest_cost_by_states(problem: AllocationProblem) -> float:
 def random_problem(
     rng: random.Random, gpus: int, runtimes: int, load: float, slo_s: float | None = None
 ) -> AllocationProblem:
-    """Any mix of lengths, of profiled curves and of short and long SLOs, at about `load` of what the GPUs can do."""
+    """Return a problem of random lengths, curves and SLO with a demand of about `load` times the GPUs' capacity."""
     services = sorted(rng.uniform(0.001, 0.01) for _ in range(runtimes))
     slo_s = slo_s or rng.uniform(0.012, 0.2)
     poisson = rng.random() < 0.5

@@ -18,7 +18,7 @@ _Node = tuple[int, float]
 
 
 def lowest_cost_by_highs(problem: AllocationProblem) -> float:
-    """Objective of Eq. 1 at HiGHS's optimum, with no gap allowed."""
+    """Return the objective of Eq. 1 at HiGHS's optimum, without a gap."""
     least = least_instances(problem)
     slack, end = problem.gpus - sum(least), (len(least), 0.0)
     nodes: dict[_Node, int] = {(0, 0.0): 0}

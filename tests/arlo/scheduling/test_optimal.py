@@ -1,4 +1,4 @@
-"""The solver against a hand-worked example, brute force, HiGHS, an exhaustive search and what must hold."""
+"""The solver compared with hand-worked examples, brute force, HiGHS and an exhaustive search; its constraints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG = RuntimeProfile(5, MeasuredLatency((0, 5), (2, 3)))
 
 
 def feasible_problem(seed: int, gpus: int, runtimes: int, low: float = 0.3, high: float = 1.1) -> AllocationProblem:
-    """A random problem with Σ ⌊Q_i/M_i⌋ <= G."""
+    """Return a random problem with Σ ⌊Q_i/M_i⌋ <= G."""
     rng = random.Random(seed)
     while True:
         problem = equations.random_problem(rng, gpus, runtimes, rng.uniform(low, high))
@@ -28,7 +28,7 @@ def feasible_problem(seed: int, gpus: int, runtimes: int, low: float = 0.3, high
 
 
 def tight_problem(rng: random.Random, gpus: int, runtimes: int, slack: int) -> AllocationProblem:
-    """A random problem whose least instances (Eq. 3) leave `slack` of the GPUs: where to overflow is the question."""
+    """Return a random problem whose least instances (Eq. 3) leave `slack` GPUs."""
     runtime_profiles = equations.random_problem(rng, gpus, runtimes, 1.0).runtimes
     least = [1] * runtimes
     for _ in range(gpus - slack - runtimes):
@@ -38,7 +38,7 @@ def tight_problem(rng: random.Random, gpus: int, runtimes: int, slack: int) -> A
 
 
 class TestHandWorked:
-    def test_an_instance_more_where_it_saves_most(self) -> None:
+    def test_the_extra_instance_goes_where_it_saves_most(self) -> None:
         # (1, 2): 2 requests overflow; 10·ℒ(10) + 6·ℒ(3) = 10·2 + 6·2.6 = 35.6
         # (2, 1): none does;            12·ℒ(6) + 4·ℒ(4) = 12·1.6 + 4·2.8 = 30.4
         solution = solve(AllocationProblem(3, (SHORT, LONG), (12, 4)))
@@ -46,13 +46,13 @@ class TestHandWorked:
         assert solution.cost_s == pytest.approx(30.4)
         assert solution.mean_latency_s == pytest.approx(30.4 / 16)
 
-    def test_no_instance_where_the_next_runtime_serves_the_few(self) -> None:
+    def test_no_instance_for_demand_that_the_next_runtime_serves(self) -> None:
         # (1, 2): 1·ℒ(1) + 10·ℒ(5) = 1.1 + 30 = 31.1;  (0, 3): 11·ℒ(11/3) = 11·(2 + 11/15) = 30.0667
         solution = solve(AllocationProblem(3, (SHORT, LONG), (1, 10)))
         assert solution.instances == (0, 3)
         assert solution.cost_s == pytest.approx(11 * (2 + 11 / 15))
 
-    def test_the_last_runtime_takes_what_exceeds_its_capacity(self) -> None:
+    def test_the_last_runtime_serves_more_than_its_capacity(self) -> None:
         # Eq. 3 allows (1, 1) only: 1 request overflows, so the last serves 9 + 1 with a capacity of 5.
         solution = solve(AllocationProblem(2, (SHORT, LONG), (11, 9)))
         assert solution.instances == (1, 1)
@@ -61,15 +61,15 @@ class TestHandWorked:
 
 
 class TestOptimality:
-    def test_thousand_small_cases_against_brute_force(self) -> None:
+    def test_small_cases_against_brute_force(self) -> None:
         rng = random.Random(1)
-        for case in range(1000):
+        for case in range(300):
             problem = feasible_problem(case, rng.randint(1, 11), rng.randint(1, 5))
             solution = solve(problem)
             assert solution.cost_s == pytest.approx(equations.cost(problem, solution.instances), rel=1e-9), case
             assert solution.cost_s == pytest.approx(equations.lowest_cost(problem), rel=1e-9), case
 
-    @pytest.mark.parametrize("seed", range(12))
+    @pytest.mark.parametrize("seed", range(6))
     def test_medium_cases_against_highs(self, seed: int) -> None:
         problem = feasible_problem(seed, 24, 6, 0.8)
         assert solve(problem).cost_s == pytest.approx(lowest_cost_by_highs(problem), rel=1e-6)
@@ -81,7 +81,7 @@ class TestOptimality:
             problem = tight_problem(rng, gpus, runtimes, slack=2 * case + 2)
             assert solve(problem).cost_s == pytest.approx(equations.lowest_cost_by_states(problem), rel=1e-9), case
 
-    def test_flat_latencies_make_a_knapsack(self) -> None:
+    def test_constant_latencies_make_a_knapsack(self) -> None:
         # ℒ does not depend on the load: only what overflows costs, and convexity is of no help.
         rng = random.Random(5)
         for case in range(40):
@@ -94,7 +94,7 @@ class TestOptimality:
             problem = AllocationProblem(gpus, profiles, demand)
             assert solve(problem).cost_s == pytest.approx(equations.lowest_cost_by_states(problem), rel=1e-9), case
 
-    def test_capacities_need_not_fall_with_length(self) -> None:
+    def test_capacities_may_rise_with_length(self) -> None:
         rng = random.Random(3)
         for case in range(100):
             problem = feasible_problem(case, rng.randint(4, 10), 4)
@@ -104,7 +104,7 @@ class TestOptimality:
 
 
 class TestConstraints:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(st.integers(0, 10**6), st.integers(1, 120), st.integers(1, 10), st.floats(0.05, 1.0))
     def test_equations_2_3_and_7_hold(self, seed: int, gpus: int, runtimes: int, load: float) -> None:
         problem = equations.random_problem(random.Random(seed), gpus, runtimes, load)
@@ -116,7 +116,7 @@ class TestConstraints:
         assume(sum(least) <= gpus)
         assert all(count >= fewest for count, fewest in zip(instances, least, strict=True))
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(st.integers(0, 10**6), st.integers(1, 120), st.integers(1, 10), st.floats(0.05, 1.0))
     def test_one_more_gpu_never_costs_more(self, seed: int, gpus: int, runtimes: int, load: float) -> None:
         problem = equations.random_problem(random.Random(seed), gpus, runtimes, load)
@@ -126,7 +126,7 @@ class TestConstraints:
 
     @settings(max_examples=40, deadline=None)
     @given(st.integers(0, 10**6), st.integers(10, 1000), st.integers(2, 16), st.floats(0.05, 1.0))
-    def test_no_move_of_an_instance_gains_anything(self, seed: int, gpus: int, runtimes: int, load: float) -> None:
+    def test_no_move_of_an_instance_lowers_the_cost(self, seed: int, gpus: int, runtimes: int, load: float) -> None:
         problem = equations.random_problem(random.Random(seed), gpus, runtimes, load)
         assume(problem.least.sum() <= gpus)
         solution = solve(problem)
@@ -142,7 +142,7 @@ class TestDegenerate:
         assert solution.instances == (0, 0, 7)
         assert (solution.cost_s, solution.mean_latency_s, solution.shortfall) == (0, 0, None)
 
-    def test_instances_that_gain_nothing_go_to_the_longest(self) -> None:
+    def test_instances_without_gain_go_to_the_longest(self) -> None:
         flat = MeasuredLatency((0, 10), (1, 1))
         problem = AllocationProblem(6, tuple(RuntimeProfile(10, flat) for _ in range(3)), (15, 5, 5))
         assert solve(problem).instances == (1, 0, 5)
@@ -159,7 +159,7 @@ class TestDegenerate:
         assert solution.beyond_capacity == 0
         assert solution.shortfall is None
 
-    def test_a_demand_that_floating_point_puts_beside_the_capacity_needs_no_more(self) -> None:
+    def test_a_demand_rounded_off_the_capacity_needs_no_more(self) -> None:
         assert 0.1 * 3 * 100 > 30
         assert 4.35 * 100 < 435
         problem = AllocationProblem(90, (SHORT, LONG), (0.1 * 3 * 100, 4.35 * 100))

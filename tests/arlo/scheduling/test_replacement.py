@@ -1,4 +1,4 @@
-"""Replacement plans: fewest changes, never below what is wanted, in turn."""
+"""Replacement plans have the fewest changes and never go below the wanted counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNTS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1,
 
 
 @given(COUNTS)
-def test_the_plan_arrives_with_the_fewest_changes_and_strips_nobody(pairs: list[tuple[int, int]]) -> None:
+def test_plans_have_the_fewest_changes_and_keep_the_wanted_instances(pairs: list[tuple[int, int]]) -> None:
     current, wanted = [have for have, _ in pairs], [want for _, want in pairs]
     plan = replacement_plan(current, wanted)
     gaps = [want - have for have, want in pairs]
@@ -31,7 +31,7 @@ def test_the_plan_arrives_with_the_fewest_changes_and_strips_nobody(pairs: list[
     assert [counts[i] for i in range(len(pairs))] == wanted
 
 
-def test_runtimes_give_and_get_in_turn() -> None:
+def test_runtimes_alternate_as_source_and_target() -> None:
     plan = replacement_plan([6, 3, 0, 1], [2, 1, 4, 3])
     assert [change.source for change in plan] == [0, 1, 0, 0, 1, 0]
     assert [change.target for change in plan] == [2, 3, 2, 2, 3, 2]
@@ -41,7 +41,7 @@ def test_new_gpus_fill_gaps_before_anything_is_replaced() -> None:
     assert replacement_plan([2, 1], [1, 3]) == [Replacement(None, 1), Replacement(0, 1)]
 
 
-def test_fewer_gpus_are_given_back_last() -> None:
+def test_gpus_are_released_last() -> None:
     assert replacement_plan([3, 1], [0, 2]) == [Replacement(0, 1), Replacement(0, None), Replacement(0, None)]
 
 

@@ -13,7 +13,7 @@ from tidal.errors import InvalidArgument
 
 
 def feed(scaler: Autoscaler, fast: int, slow: int = 0, fast_s: float = 0.1, slow_s: float = 0.95) -> None:
-    """Latencies against an SLO of 1 second."""
+    """Complete requests with these latencies against an SLO of 1 second."""
     for _ in range(fast):
         scaler.completed(fast_s)
     for _ in range(slow):
@@ -23,7 +23,7 @@ def feed(scaler: Autoscaler, fast: int, slow: int = 0, fast_s: float = 0.1, slow
 def run(
     scaler: Autoscaler, start: int, seconds: int, gpus: int, fast: int, slow: int = 0, slow_s: float = 0.95
 ) -> dict:
-    """Decisions by second when each second completes so many requests."""
+    """Return the decisions by second, when each second completes these requests."""
     decisions = {}
     for second in range(start, start + seconds):
         feed(scaler, fast, slow, slow_s=slow_s)
@@ -46,7 +46,7 @@ class TestAdding:
     def test_again_only_after_another_window(self) -> None:
         assert run(Autoscaler(1.0, min_gpus=1, max_gpus=9), 0, 12, 4, 0, 5) == {5: Scaling.ADD, 10: Scaling.ADD}
 
-    def test_not_above_the_most(self) -> None:
+    def test_not_above_max_gpus(self) -> None:
         assert run(Autoscaler(1.0, min_gpus=1, max_gpus=4), 0, 70, 4, 0, 5) == {}
 
     @given(st.lists(st.floats(0.9, 1.0), min_size=1, max_size=300))
@@ -59,7 +59,7 @@ class TestAdding:
 
 
 class TestReleasing:
-    def test_after_60_calm_seconds_and_again_after_as_many(self) -> None:
+    def test_after_every_60_seconds_of_low_load(self) -> None:
         assert run(Autoscaler(1.0, min_gpus=1, max_gpus=9), 0, 125, 4, 10) == {
             60: Scaling.RELEASE,
             120: Scaling.RELEASE,
@@ -68,13 +68,13 @@ class TestReleasing:
     def test_not_when_the_percentile_is_half_of_the_slo(self) -> None:
         assert run(Autoscaler(1.0, min_gpus=1, max_gpus=9), 0, 130, 4, 9, 1, slow_s=0.5) == {}
 
-    def test_an_idle_minute_is_calm(self) -> None:
+    def test_after_an_idle_minute(self) -> None:
         assert run(Autoscaler(1.0, min_gpus=1, max_gpus=9), 0, 61, 4, 0) == {60: Scaling.RELEASE}
 
-    def test_not_below_the_fewest(self) -> None:
+    def test_not_below_min_gpus(self) -> None:
         assert run(Autoscaler(1.0, min_gpus=4, max_gpus=9), 0, 130, 4, 10) == {}
 
-    def test_adding_starts_the_minute_anew(self) -> None:
+    def test_adding_restarts_the_minute(self) -> None:
         scaler = Autoscaler(1.0, min_gpus=1, max_gpus=9)
         assert run(scaler, 0, 50, 4, 1000) == {}
         assert run(scaler, 50, 5, 4, 0, 5) == {55: Scaling.ADD}
@@ -91,7 +91,7 @@ class TestLeastBusy:
         assert least_busy(instances, longest=1) == instances[0]
         assert least_busy(instances[1:], longest=1) is None
 
-    def test_of_equals_a_shorter_runtime(self) -> None:
+    def test_the_shorter_runtime_among_equals(self) -> None:
         instances = [InstanceLoad(0, 1, 0.0), InstanceLoad(1, 1, 0.0), InstanceLoad(2, 0, 0.0)]
         assert least_busy(instances, longest=1) == instances[2]
 

@@ -1,4 +1,4 @@
-"""Demands that the GPUs cannot serve, the fewest GPUs that can, and what to start with."""
+"""Demands beyond the GPUs' capacity, the fewest GPUs that suffice, and the start allocation."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class TestFewestGpus:
 
 
 class TestInfeasible:
-    def test_lengths_are_cut_alike(self) -> None:
-        # 4 + 2 instances are wanted and 3 are there: half of either length fits 2 + 1.
+    def test_all_lengths_are_scaled_alike(self) -> None:
+        # 4 + 2 instances are needed and 3 available: half of each demand fits 2 + 1.
         solution = solve(AllocationProblem(3, (SHORT, LONG), (40, 10)))
         assert solution.instances == (2, 1)
         assert solution.share == pytest.approx(0.5, abs=1e-6)
@@ -51,14 +51,14 @@ class TestInfeasible:
         assert solution.beyond_capacity == 25
         assert solution.cost_s == pytest.approx(20 * 2 + 30 * (2 + 30 / 2 / 5 * 2))
 
-    def test_the_sentence_names_gpus_and_requests(self) -> None:
+    def test_the_message_names_gpus_and_requests(self) -> None:
         text = solve(AllocationProblem(3, (SHORT, LONG), (40, 10))).shortfall
         assert text == (
             "3 more GPUs are needed: with 3, about 25.0 requests per period miss the SLO; "
             "optimised for 50% of every length's demand"
         )
 
-    def test_too_little_capacity_with_equation_3_met_is_solved_as_it_is(self) -> None:
+    def test_too_little_capacity_is_solved_unscaled_if_equation_3_holds(self) -> None:
         solution = solve(AllocationProblem(2, (SHORT, LONG), (19, 4)))
         assert solution.instances == (1, 1)
         assert (solution.share, solution.gpus_short, solution.beyond_capacity) == (1.0, 1, 8)
@@ -73,9 +73,7 @@ class TestInfeasible:
 
     @settings(max_examples=60, deadline=None)
     @given(st.integers(0, 10**6), st.integers(1, 60), st.integers(1, 10), st.floats(1.05, 8.0))
-    def test_the_lacking_gpus_are_exactly_what_is_lacking(
-        self, seed: int, gpus: int, runtimes: int, load: float
-    ) -> None:
+    def test_the_reported_missing_gpus_suffice(self, seed: int, gpus: int, runtimes: int, load: float) -> None:
         problem = equations.random_problem(random.Random(seed), gpus, runtimes, load)
         solution = solve(problem)
         assert sum(solution.instances) == gpus
@@ -87,7 +85,7 @@ class TestInfeasible:
         helped = AllocationProblem(gpus + solution.gpus_short, problem.runtimes, problem.demand)
         assert solve(helped).gpus_short == 0
 
-    def test_at_the_share_served_every_request_can_be_finished(self) -> None:
+    def test_the_served_share_is_the_largest_that_fits(self) -> None:
         problem = equations.random_problem(random.Random(4), 20, 6, 2.5)
         solution = solve(problem)
         assert solution.share < 1
@@ -96,7 +94,7 @@ class TestInfeasible:
 
 
 class TestStart:
-    def test_even_without_history_the_rest_to_the_longest(self) -> None:
+    def test_even_without_history_with_the_rest_to_the_longest(self) -> None:
         assert start_allocation(8, [SHORT] * 3) == (2, 3, 3)
         assert start_allocation(2, [SHORT] * 3) == (0, 1, 1)
         assert start_allocation(8, [SHORT] * 3, [0, 0, 0]) == (2, 3, 3)

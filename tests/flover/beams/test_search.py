@@ -1,4 +1,4 @@
-"""Beam search against transformers' own, on the logits of the same models."""
+"""Beam search compared with that of transformers, on the logits of the same models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.flover.generating import searched_by_transformers
 from tidal.flover.beams import BeamSearch, BeamSettings
 
 COUNT = 10
-#: Each value with each other at least once.
+# Covers every pair of values.
 SETTINGS = [
     BeamSettings(2, 1.0, False, 1.0),
     BeamSettings(3, 1.0, True, 1.3),
@@ -29,7 +29,7 @@ SETTINGS = [
 
 
 def searched(model: Any, prompt: list[int], count: int, eos: tuple[int, ...], settings: BeamSettings) -> BeamSearch:
-    """A search over a model that reads every text anew."""
+    """Run a search over a model that prefills every text again in each step."""
     search = BeamSearch(settings, prompt, count, eos, VOCABULARY)
     while not search.ended:
         texts = [prompt + tokens for tokens in search.tokens] if search.length else [prompt]
@@ -45,7 +45,7 @@ def prompt_of(seed: int, length: int = 7) -> list[int]:
 
 
 def likely(model: Any, prompt: list[int]) -> list[int]:
-    """The most likely tokens behind a prompt: if one of them ends texts, many end."""
+    """Return the two likeliest tokens after a prompt: as end-of-text tokens they end many beams."""
     with torch.no_grad():
         found: list[int] = model(torch.tensor([prompt])).logits[0, -1].topk(2).indices.tolist()
     return found
@@ -59,7 +59,7 @@ def by_transformers(model: Any, prompt: list[int], eos: int | None, settings: Be
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_texts_are_those_of_transformers(settings: BeamSettings) -> None:
+def test_tokens_equal_those_of_transformers(settings: BeamSettings) -> None:
     for family, prompt in (("gpt2", prompt_of(3)), ("llama", prompt_of(4, 1))):
         model = tiny_model(family)
         for eos in (None, likely(model, prompt)[1]):
@@ -68,8 +68,8 @@ def test_texts_are_those_of_transformers(settings: BeamSettings) -> None:
 
 
 @pytest.mark.parametrize(("seed", "penalty"), [(14, 1.0), (18, 2.5)])
-def test_searches_end_when_those_of_transformers_do(seed: int, penalty: float) -> None:
-    """Prompts for which that makes three different texts."""
+def test_early_stopping_is_that_of_transformers(seed: int, penalty: float) -> None:
+    """With these prompts each setting of `early_stopping` yields a different text."""
     model, prompt, texts = tiny_model("gpt2"), prompt_of(seed), set()
     eos = likely(model, prompt)[0]
     for early_stopping in (False, True, "never"):

@@ -1,4 +1,4 @@
-"""Slots of beams hold their texts after every step, with the fewest copied tokens."""
+"""Assignment of beams to slots: every slot holds its beam's text after each step, with the fewest copied tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidal.flover.memory.slots import SlotCopy
 
 
 def least(origins: list[list[int]], slots: list[list[int]]) -> int:
-    """The fewest tokens that bring these texts into these slots, by trying all ways."""
+    """Return the fewest tokens to copy for these texts to be in these slots, by brute force."""
 
     def cost(order: tuple[int, ...]) -> int:
         return sum(len(text) - common(text, slots[slot]) for text, slot in zip(origins, order, strict=True))
@@ -27,12 +27,12 @@ def common(one: list[int], other: list[int]) -> int:
 
 @settings(max_examples=60)
 @given(st.integers(2, 5), st.integers(1, 4), st.integers(1, 8), st.randoms(use_true_random=False))
-def test_any_search(beams: int, prompt: int, steps: int, luck: random.Random) -> None:
+def test_random_searches_copy_the_fewest_tokens(beams: int, prompt: int, steps: int, rng: random.Random) -> None:
     slots = BeamSlots(beams)
     memory: list[list[int]] = [[0] * prompt, *([] for _ in range(beams - 1))]
-    texts = [[0] * prompt for _ in range(beams)]  # of each beam, as far as they are held
+    texts = [[0] * prompt for _ in range(beams)]  # of each beam, as far as they are in slots
     for step in range(steps):
-        parents = [luck.randrange(beams) for _ in range(beams)] if step else [0] * beams
+        parents = [rng.randrange(beams) for _ in range(beams)] if step else [0] * beams
         wanted = [texts[parent] for parent in parents]
         fewest = least(wanted, memory)
         copies = slots.reorder(parents, len(texts[0]))

@@ -1,4 +1,4 @@
-"""What the build of a decoder publishes, and what it refuses."""
+"""The build of a decoder: published files, profile, verification, and refused sources."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_published_version_generates(published: Published) -> None:
     assert generation.tokens == generated_by_transformers(model, prompt, 12)
 
 
-def test_what_is_current_is_not_built_again(build: Callable[..., FloverReport]) -> None:
+def test_a_current_version_is_not_built_again(build: Callable[..., FloverReport]) -> None:
     assert build().outcome == "published"
     again = build()
     assert (again.outcome, again.version, len(again.rows)) == ("current", 1, 6)
@@ -122,7 +122,7 @@ def test_what_is_current_is_not_built_again(build: Callable[..., FloverReport]) 
     assert build(max_concurrency=2, force=True).reasons == ("forced",)
 
 
-def test_a_build_goes_on_where_it_stopped(
+def test_an_interrupted_build_is_resumed(
     build: Callable[..., FloverReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object, **__: object) -> None:
@@ -137,14 +137,14 @@ def test_a_build_goes_on_where_it_stopped(
     assert (report.outcome, set(report.reused)) == ("published", {"source", "weights-fp32", "verified-fp32"})
 
 
-def test_what_misses_its_tolerance_is_not_published(build: Callable[..., FloverReport], tmp_path: Path) -> None:
+def test_a_version_outside_its_tolerance_is_not_published(build: Callable[..., FloverReport], tmp_path: Path) -> None:
     report = build(precision="auto", tolerance=1e-12)
     assert report.outcome == "missed"
     assert [reason.split(":")[0] for reason in report.reasons if "largest error" in reason] == ["fp32", "bf16"]
     assert ModelEntry(tmp_path / "r/writer").versions() == []
 
 
-def test_a_decoder_that_is_wrong_is_noticed(
+def test_wrong_tokens_fail_the_verification(
     build: Callable[..., FloverReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tidal.flover.models import linear
@@ -163,15 +163,15 @@ def test_slots_that_do_not_fit_are_refused(build: Callable[..., FloverReport], m
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"model": "./nothing"}, "there is no folder"),
         ({"samples": "nothing.txt"}, "there is no file"),
         ({"max_length": 129}, "129 tokens exceed the model's longest sequence of 128"),
     ],
 )
-def test_what_cannot_be_built_is_said(build: Callable[..., FloverReport], fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidArgument, match=said):
+def test_invalid_specs_are_refused(build: Callable[..., FloverReport], fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         build(**fields)
 
 
@@ -188,9 +188,7 @@ def test_other_models_and_pickled_weights_are_refused(build: Callable[..., Flove
         build(source=classifier)
 
 
-def test_a_chat_template_that_is_not_applied_is_reported(
-    build: Callable[..., FloverReport], source: Path, tmp_path: Path
-) -> None:
+def test_an_unused_chat_template_is_reported(build: Callable[..., FloverReport], source: Path, tmp_path: Path) -> None:
     assert build().warnings == ()
     chat = tmp_path / "chat"
     shutil.copytree(source, chat)
@@ -204,7 +202,7 @@ def test_a_chat_template_that_is_not_applied_is_reported(
     assert "chat template" in tidal_build(tmp_path / "writer.yaml", "--repository", tmp_path / "r").stdout
 
 
-def test_the_manifest_names_the_memory(published: Published) -> None:
+def test_the_manifest_states_the_memory(published: Published) -> None:
     import torch
 
     manifest = load_flover_manifest(published[1])

@@ -1,4 +1,4 @@
-"""What slots take, and that nothing in them can spread."""
+"""Memory of slots, moves between them, and the removal of NaN."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ def make(slots: int = 3, max_length: int = 10, available: int | None = None) -> 
     return KeyValueBuffers(FORM, slots, max_length, torch.bfloat16, CPU, available)
 
 
-def test_the_figure_is_what_is_allocated() -> None:
+def test_the_stated_bytes_are_allocated() -> None:
     buffers = make()
     tensors = [*buffers.layers, buffers._scratch]
     assert buffers.bytes == buffer_bytes(FORM, 3, 10, torch.bfloat16) == sum(each.nbytes for each in tensors)
     assert all(each.is_contiguous() for each in tensors)
 
 
-def test_what_does_not_fit_is_refused_with_the_figure() -> None:
+def test_slots_that_do_not_fit_are_refused() -> None:
     make(available=buffer_bytes(FORM, 3, 10, torch.bfloat16))
     with pytest.raises(InvalidArgument, match=r"3 slots of 10 tokens take 4,480 bytes.* 4,479 are available"):
         make(available=4_479)
     assert available_bytes(CPU) > 1e6
 
 
-def test_moves_copy_what_is_held_and_nothing_is_allocated() -> None:
+def test_moves_copy_the_held_tokens_and_allocate_nothing() -> None:
     buffers = make()
     at = [each.data_ptr() for each in buffers.layers]
     for number, each in enumerate(buffers.layers):
@@ -49,7 +49,7 @@ def test_moves_copy_what_is_held_and_nothing_is_allocated() -> None:
     assert [each.data_ptr() for each in buffers.layers] == at
 
 
-def test_slots_with_what_is_no_number_are_cleared() -> None:
+def test_slots_with_nan_or_infinity_are_cleared() -> None:
     buffers = make()
     for each in buffers.layers:
         each.fill_(1)

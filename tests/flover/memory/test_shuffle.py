@@ -1,4 +1,4 @@
-"""Algorithm 3 against all possible windows, and the slot table against a simple model."""
+"""Slot shuffling (Flover, Algorithm 3) against all possible windows, and the slot table against a simple model."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tidal.errors import Internal
 from tidal.flover.memory.slots import ShufflePlan, SlotMove, SlotTable, Window, shuffle
 
 
-def carried_out(holders: Sequence[str], plan: ShufflePlan) -> list[str]:
-    """Slots after the moves, as memory would have them; `.` is empty."""
+def after_moves(holders: Sequence[str], plan: ShufflePlan) -> list[str]:
+    """Return the contents of the slots after a plan's moves; `.` is empty."""
     memory = list(holders)
     for move in plan.moves:
         assert memory[move.source] != "."
@@ -31,16 +31,16 @@ def fewest_moves(array: Sequence[int]) -> int:
 
 
 @pytest.mark.parametrize("length", range(13))
-def test_no_plan_has_fewer_moves(length: int) -> None:
+def test_plans_have_the_fewest_moves(length: int) -> None:
     for array in itertools.product((0, 1), repeat=length):
         plan = shuffle(array)
         assert len(plan.moves) == fewest_moves(array), array
-        after = carried_out([".#"[each] for each in array], plan)
+        after = after_moves([".#"[each] for each in array], plan)
         window = range(plan.window.begin, plan.window.end)
         assert [slot for slot, each in enumerate(after) if each == "#"] == list(window), array
 
 
-def test_the_first_window_counts() -> None:
+def test_the_first_of_equal_windows_is_chosen() -> None:
     assert shuffle([1, 1, 0]) == ShufflePlan((), Window(0, 2))
     assert shuffle([1, 1]) == ShufflePlan((), Window(0, 2))
     assert shuffle([1, 0, 0, 1, 1]) == ShufflePlan((SlotMove(0, 2),), Window(2, 5))
@@ -64,7 +64,7 @@ def test_costs_are_minimal_with_allocated_slots(slots: list[tuple[str, int]]) ->
     allocated = [cost if kind == "x" else 0 for kind, cost in slots]
     plan = shuffle(running, allocated)
     size = sum(kind == "#" for kind, _ in slots)
-    after = carried_out([kind for kind, _ in slots], plan)
+    after = after_moves([kind for kind, _ in slots], plan)
     assert after[plan.window.begin : plan.window.end] == ["#"] * size
     assert sorted(after) == sorted(kind for kind, _ in slots)
     cost = sum(running[move.source] + allocated[move.target] for move in plan.moves)
@@ -75,7 +75,7 @@ def test_costs_are_minimal_with_allocated_slots(slots: list[tuple[str, int]]) ->
 
 
 class SlotTableMachine(RuleBasedStateMachine):
-    """Random calls, compared with what memory would contain after the moves."""
+    """Random calls, compared with a list of what each slot contains."""
 
     @initialize(count=st.integers(1, 6))
     def begin(self, count: int) -> None:
@@ -135,7 +135,7 @@ SlotTableMachine.TestCase.settings = settings(max_examples=30, stateful_step_cou
 TestSlotTable = SlotTableMachine.TestCase
 
 
-def test_a_new_slot_is_next_to_the_window() -> None:
+def test_new_slots_are_next_to_the_window() -> None:
     slots = SlotTable[str](6)
     for key in "abc":
         slots.allocate(key)

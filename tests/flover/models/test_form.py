@@ -1,4 +1,4 @@
-"""Which models are taken, and what is said of the others."""
+"""Supported decoder configurations, the errors for others, and weights in files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tidal.flover.models.weights import convert, load_weights, named_tensors, sa
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_form_can_be_written_down(family: str) -> None:
+def test_a_form_is_equal_after_json(family: str) -> None:
     form = form_of(tiny_config(family))
     assert DecoderForm.model_validate_json(form.model_dump_json()) == form
     assert (form.family, form.layers, form.width, form.vocabulary) == (family, 2, 32, 257)
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         (transformers.BertConfig(), "model_type 'bert' is not supported; accepted: gpt2, gptj"),
         (tiny_config("gpt2", scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx: True"),
@@ -34,12 +34,12 @@ def test_a_form_can_be_written_down(family: str) -> None:
         ),
     ],
 )
-def test_what_is_not_offered_is_said(config: Any, said: str) -> None:
-    with pytest.raises(InvalidArgument, match=said):
+def test_unsupported_configurations_are_refused(config: Any, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         form_of(config)
 
 
-def test_weights_come_back_from_their_file(tmp_path: Any) -> None:
+def test_weights_are_loaded_as_saved(tmp_path: Any) -> None:
     model = tiny_model("qwen3")
     form, path = form_of(model.config), tmp_path / "weights.safetensors"
     weights = convert(model.state_dict(), form, tied=False)
@@ -52,7 +52,7 @@ def test_weights_come_back_from_their_file(tmp_path: Any) -> None:
         load_weights(path, form.model_copy(update={"layers": 3}))
 
 
-def test_a_missing_weight_isnamed_tensors() -> None:
+def test_a_missing_weight_is_named() -> None:
     model = tiny_model("llama")
     state = {name: each for name, each in model.state_dict().items() if "up_proj" not in name}
     with pytest.raises(InvalidArgument, match=r"no weight 'model\.layers\.0\.mlp\.up_proj\.weight'"):

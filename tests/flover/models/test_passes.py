@@ -1,4 +1,4 @@
-"""A pass in one call, held to the same pass layer by layer."""
+"""Passes in one native call compared with the same passes layer by layer."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _built() -> Iterator[None]:
 def layer_by_layer(
     layer: int, projection: Projection, rows: torch.Tensor, residual: torch.Tensor | None = None
 ) -> torch.Tensor | None:
-    """What adds nothing, but is not known to: such a pass runs layer by layer."""
+    """A LoRA update of zero: passes with an update run layer by layer."""
     return residual
 
 
 @pytest.mark.parametrize("level", ["auto", "plain"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_logits_and_what_slots_hold_are_the_same(family: str, dtype: torch.dtype, level: str) -> None:
+def test_logits_and_slots_are_the_same(family: str, dtype: torch.dtype, level: str) -> None:
     choose_kernels(level)
     model, draw = tiny_model(family), torch.Generator().manual_seed(0)
     whole, apart = (tiny_runner(model, slots=5, dtype=dtype)._model for _ in range(2))
@@ -57,7 +57,7 @@ def test_logits_and_what_slots_hold_are_the_same(family: str, dtype: torch.dtype
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_chunks_of_prompts_and_a_step_can_be_one_pass(family: str) -> None:
+def test_a_mixed_pass_equals_separate_passes(family: str) -> None:
     model, draw = tiny_model(family), np.random.default_rng(3)
     together, apart = (tiny_runner(model, slots=6) for _ in range(2))
     texts = [draw.integers(0, VOCABULARY, 60) for _ in range(6)]
@@ -81,7 +81,7 @@ def test_chunks_of_prompts_and_a_step_can_be_one_pass(family: str) -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-def test_a_pass_of_chunks_alone_and_one_that_gives_no_logits() -> None:
+def test_a_mixed_pass_without_a_step_and_without_logits() -> None:
     together, apart = (tiny_runner(tiny_model("gpt2"), slots=3) for _ in range(2))
     none, ids = np.empty(0, np.int64), np.arange(20)
     stepped, ended = together.mixed(

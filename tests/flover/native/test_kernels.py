@@ -1,4 +1,4 @@
-"""The library of kernels, held to torch: every level of vector instructions, any sizes."""
+"""Native kernels compared with torch, at every level of vector instructions and any sizes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _levels() -> list[str]:
     adding=st.booleans(),
     threads=st.integers(1, 3),
 )
-def test_linear_layers_are_those_of_torch(
+def test_linear_layers_equal_torch(
     seed: int,
     rows: int,
     inputs: int,
@@ -128,7 +128,7 @@ def _form(kv_heads: int, group: int, size: int) -> DecoderForm:
     chunk=st.booleans(),
     threads=st.integers(1, 3),
 )
-def test_attention_is_that_of_torch(
+def test_attention_equals_torch(
     seed: int,
     kv_heads: int,
     group: int,
@@ -173,19 +173,19 @@ def test_attention_is_that_of_torch(
         torch.testing.assert_close(held, kept, rtol=0, atol=0)
 
 
-def test_a_level_that_is_none_is_refused() -> None:
+def test_an_unknown_level_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="kernels 'sse9' are not available"):
         library.choose_kernels("sse9")
 
 
-def test_the_doctor_says_whether_they_are_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_doctor_reports_whether_they_are_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert kernels_check() == DoctorCheck("decoder kernels", "ok", str(library.library_path()))
     monkeypatch.setattr(library, "library_path", lambda: tmp_path / "none.so")
     found = kernels_check()
     assert (found.verdict, found.advice) == ("note", "python -m tidal.flover.native.build")
 
 
-def test_without_the_library_all_runs_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_torch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise NotFound("no sources")
 

@@ -1,4 +1,4 @@
-"""Work that is spread over threads: all of it is done when a call returns, also where several call at once."""
+"""Work of native worker threads is complete when a call returns, also with several callers at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INPUTS, _OUTPUTS, _THREADS = 64, 960, (1, 2, 3, 5)
 
 @pytest.fixture
 def layers() -> Iterator[dict[int, NativeLinear]]:
-    """The same layer, run by as many threads as its key says."""
+    """The same layer, by the number of threads that run it."""
     draw = torch.Generator().manual_seed(7)
     affine = Affine(torch.randn(_OUTPUTS, _INPUTS, generator=draw), torch.randn(_OUTPUTS, generator=draw))
     before, loaded, made = torch.get_num_threads(), library(), {}
@@ -48,8 +48,8 @@ def test_all_parts_are_done_when_a_call_returns(layers: dict[int, NativeLinear])
         list(pool.map(call, range(3)))
 
 
-def test_no_thread_touches_what_is_another_ones(tmp_path: Path) -> None:
-    """Under ThreadSanitizer; each part is done once."""
+def test_threads_have_no_data_race(tmp_path: Path) -> None:
+    """Run under ThreadSanitizer; each part is done once."""
     made, flags = tmp_path / "workers", ("-std=c++17", "-O1", "-g1", "-Wall", "-fsanitize=thread", "-pthread")
     files = (Path(__file__).with_name("workers.cpp"), sources() / "workers.cpp")
     subprocess.run(["g++", *flags, f"-I{sources()}", *map(str, files), "-o", str(made)], check=True)

@@ -1,4 +1,4 @@
-"""Invariants of the scheduler under any arrivals, lengths, ends and withdrawals."""
+"""Invariants of the scheduler under random arrivals, lengths and cancellations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidal.profiles import LatencyProfile
 
 
 class Linear:
-    """A step takes 10 ms and 1 ms a sequence; a token of a prompt 0.5 ms and as many µs as stand before it."""
+    """A step takes 10 ms plus 1 ms per sequence; a prompt token 0.5 ms plus 1 µs per token before it."""
 
     def decode_seconds(self, running: int) -> float:
         return 0.010 + 0.001 * running
@@ -30,12 +30,12 @@ COSTS = Linear()
 
 
 @dataclass
-class Play:
-    """Plays a service: every generation ends after `steps` more tokens than its first."""
+class SimulatedService:
+    """A simulated service: every generation ends after its first token and `steps` more."""
 
     scheduler: FloverScheduler[Schedulable]
     steps: dict[Schedulable, int] = field(default_factory=dict)
-    held: dict[Schedulable, int] = field(default_factory=dict)  # slots taken, and tokens of the prompt read
+    held: dict[Schedulable, int] = field(default_factory=dict)  # prefilled tokens of each generation that has slots
     waited: dict[Schedulable, int] = field(default_factory=dict)  # iterations without a token
     ended: list[Schedulable] = field(default_factory=list)
     refused: list[Schedulable] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Play:
         self.scheduler.add(*generations)
 
     def iterate(self, now: float, slots: int, share: float) -> float:
-        """One iteration with its invariants; the seconds that it takes."""
+        """Run one iteration, check its invariants, and return its duration in seconds."""
         running = {each for each in self.held if self.held[each] == each.prompt_tokens}
         assert len(running) == self.scheduler.running
         decision = self.scheduler.schedule(now)
@@ -53,22 +53,22 @@ class Play:
         assert all(each not in self.held for each in (*decision.refused, *decision.admitted))
         self.held.update(dict.fromkeys(decision.admitted, 0))
         assert sum(each.slots for each in self.held) <= slots
-        reading = 0.0
+        prefill_s = 0.0
         for chunk in decision.chunks:
             assert self.held[chunk.item] == chunk.start < chunk.end <= chunk.item.prompt_tokens
             self.held[chunk.item] = chunk.end
-            reading += COSTS.prefill_seconds(chunk.start, chunk.end)
+            prefill_s += COSTS.prefill_seconds(chunk.start, chunk.end)
         assert len({chunk.item for chunk in decision.chunks}) == len(decision.chunks)
         if running and len(decision.chunks) != 1:
-            assert reading <= share * COSTS.decode_seconds(sum(each.slots for each in running)) + 1e-9
+            assert prefill_s <= share * COSTS.decode_seconds(sum(each.slots for each in running)) + 1e-9
         elif running:
             chunk = decision.chunks[0]
             assert (
-                reading <= share * COSTS.decode_seconds(sum(each.slots for each in running)) + 1e-9
+                prefill_s <= share * COSTS.decode_seconds(sum(each.slots for each in running)) + 1e-9
                 or chunk.end - chunk.start <= 16
             )
-        if any(read < each.prompt_tokens for each, read in self.held.items() if each not in running):
-            assert decision.chunks  # prompts are read on in every iteration
+        if any(prefilled < each.prompt_tokens for each, prefilled in self.held.items() if each not in running):
+            assert decision.chunks  # every iteration prefills
         for chunk in decision.chunks:
             if chunk.last:
                 running.add(chunk.item)
@@ -78,7 +78,7 @@ class Play:
             self.steps[each] -= 1
             if self.steps[each] < 0:
                 self.end(each)
-        return reading + (COSTS.decode_seconds(sum(each.slots for each in running)) if running else 0.0)
+        return prefill_s + (COSTS.decode_seconds(sum(each.slots for each in running)) if running else 0.0)
 
     def end(self, generation: Schedulable) -> None:
         self.scheduler.remove(generation)
@@ -100,31 +100,31 @@ ARRIVALS = st.lists(
 
 
 @given(ARRIVALS, st.integers(1, 6), st.sampled_from([0.3, 1.0, 4.0]), st.randoms(use_true_random=False))
-def test_every_generation_ends_within_the_bounds(
-    arrivals: list[tuple[float, list[int], int, float, int]], slots: int, share: float, luck: random.Random
+def test_every_generation_ends_or_is_refused(
+    arrivals: list[tuple[float, list[int], int, float, int]], slots: int, share: float, rng: random.Random
 ) -> None:
     scheduler = FloverScheduler[Schedulable](slots, COSTS, prefill_share=share)
-    play, now, withdrawn = Play(scheduler), 0.0, 0
-    todo = sorted(arrivals, key=lambda each: each[0])
+    service, now, cancelled = SimulatedService(scheduler), 0.0, 0
+    arriving = sorted(arrivals, key=lambda each: each[0])
     for _ in range(100_000):
-        while todo and todo[0][0] <= now:
-            arrival, prompts, steps, patience, beams = todo.pop(0)
+        while arriving and arriving[0][0] <= now:
+            arrival, prompts, steps, patience, beams = arriving.pop(0)
             taken = min(beams, slots)
-            play.add([Schedulable(arrival, arrival + patience, prompt, taken) for prompt in prompts], steps)
+            service.add([Schedulable(arrival, arrival + patience, prompt, taken) for prompt in prompts], steps)
         candidates = list(scheduler)
-        if candidates and luck.random() < 0.02:
-            play.end(luck.choice(candidates))
-            withdrawn += 1
+        if candidates and rng.random() < 0.02:
+            service.end(rng.choice(candidates))
+            cancelled += 1
         if scheduler.idle:
-            if not todo:
+            if not arriving:
                 break
-            now = todo[0][0]
+            now = arriving[0][0]
             continue
-        now += play.iterate(now, slots, share) or 1e-4
+        now += service.iterate(now, slots, share) or 1e-4
     assert scheduler.idle
-    assert not play.held
-    assert len(play.ended) + len(play.refused) == sum(len(prompts) for _, prompts, *_ in arrivals)
-    assert all(now + COSTS.prefill_seconds(0, each.prompt_tokens) > each.deadline for each in play.refused)
+    assert not service.held
+    assert len(service.ended) + len(service.refused) == sum(len(prompts) for _, prompts, *_ in arrivals)
+    assert all(now + COSTS.prefill_seconds(0, each.prompt_tokens) > each.deadline for each in service.refused)
 
 
 def submit(
@@ -135,7 +135,7 @@ def submit(
     return generation
 
 
-def test_a_short_prompt_passes_a_long_one_and_never_those_long_before() -> None:
+def test_a_short_prompt_overtakes_a_recent_long_one_only() -> None:
     scheduler = FloverScheduler[Schedulable](2, COSTS, prefill_share=1.0)
     long, short = submit(scheduler, 0.0, 2000), submit(scheduler, 0.3, 10)
     assert [each.item for each in scheduler.schedule(0.3).chunks] == [short, long]
@@ -145,7 +145,7 @@ def test_a_short_prompt_passes_a_long_one_and_never_those_long_before() -> None:
     assert [*late] == [short, long]
 
 
-def test_a_generation_with_beams_gets_its_slots_together_and_in_order() -> None:
+def test_a_generation_with_beams_gets_all_its_slots_at_once_and_in_order() -> None:
     scheduler = FloverScheduler[Schedulable](4, COSTS, prefill_share=1.0)
     first, beams, last = (
         submit(scheduler, 0.0, 1, slots=2),
@@ -159,7 +159,7 @@ def test_a_generation_with_beams_gets_its_slots_together_and_in_order() -> None:
     assert scheduler.schedule(2.2).admitted == (beams, last)
 
 
-def test_a_single_prompt_passes_those_of_a_request_of_many_that_came_just_before() -> None:
+def test_a_single_prompt_overtakes_those_of_a_recent_request_of_many() -> None:
     scheduler = FloverScheduler[Schedulable](2, COSTS, prefill_share=1.0)
     many = [Schedulable(0.0, math.inf, 100) for _ in range(4)]
     scheduler.add(*many)
@@ -180,7 +180,7 @@ def test_a_generation_runs_after_its_last_chunk() -> None:
         ends.append(chunks[-1].end)
         iterations += 1
     assert ends[-1] == 60
-    assert iterations > 1  # 11 ms beside a step of 11 ms are fewer than 60 tokens
+    assert iterations > 1  # 11 ms of prefill per step of 11 ms are fewer than 60 tokens
     scheduler.remove(first)
     assert scheduler.running == 1
 
@@ -196,7 +196,7 @@ def test_a_generation_that_misses_its_deadline_is_refused_and_gets_no_slot() -> 
     submit(scheduler, 0.0, 10)
     scheduler.schedule(0.0)
     late, patient = submit(scheduler, 0.0, 100, 0.2), submit(scheduler, 0.1, 100)
-    assert not scheduler.schedule(0.13).refused  # reading takes 55 ms
+    assert not scheduler.schedule(0.13).refused  # the prefill takes 55 ms
     assert scheduler.schedule(0.15).refused == (late,)
     assert next(iter(scheduler)) is patient
 
@@ -205,7 +205,7 @@ def profile(**fields: tuple[object, ...]) -> LatencyProfile:
     return LatencyProfile(threads=1, p95_ms=fields["median_ms"], **fields)
 
 
-def test_costs_of_a_profile() -> None:
+def test_costs_from_a_profile() -> None:
     step = profile(lengths=(64, 128), batches=(1, 4), median_ms=((1, 2), (3, 6)))
     costs = ProfiledCosts(step, profile(lengths=(16, 128), batches=(1,), median_ms=((2,), (30,))))
     assert costs.decode_seconds(1) == pytest.approx(0.001)
@@ -215,7 +215,7 @@ def test_costs_of_a_profile() -> None:
     assert costs.prefill_seconds(112, 128) == costs.chunk_seconds(112, 128) == pytest.approx(0.004)
 
 
-def test_a_chunk_beside_a_step_costs_what_it_adds_to_it() -> None:
+def test_a_chunk_in_a_mixed_pass_costs_what_it_adds_to_the_step() -> None:
     tokens = profile(lengths=(1, 16, 64), batches=(1,), median_ms=((5,), (12,), (36,)))
     step = profile(lengths=(64,), batches=(1,), median_ms=((5,),))
     apart, mixed = (ProfiledCosts(step, tokens, mixed=each) for each in (False, True))

@@ -12,30 +12,36 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from testing.config import parameter
-from testing.decoders import EOS, tiny_model, write_decoder
+from testing.decoders import EOS, build_decoder, tiny_model, write_decoder
+from testing.metrics import published
 from testing.servers import RunningServer, running_server
 from tests.flover.generating import generated_by_transformers
 from tests.flover.tasks.adapters import peft_model, save_adapter
 from tidal.commands.tasks import tasks as tasks_command
-from tidal_builders.flover.build import build_flover
-from tidal_builders.specs import load_spec
+from tidal_client.main import build_app
 
-#: The models by name, their families and slots: `narrow` takes few requests and computes its holes.
+# Families and slots of the models. `narrow` has few slots, a short queue and no shuffle.
 FAMILIES = {"writer": "gpt2", "narrow": "llama"}
 SLOTS = {"writer": 6, "narrow": 2}
 MOST_OPEN = 16
-#: Tasks of `writer`, each of other values.
+# Tasks of `writer`, with different weights.
 TASKS = ("bard", "clerk")
 
 
 @dataclass(frozen=True)
 class Served:
-    """A server with the models of `FAMILIES` in `repository`, and their sources in transformers; tasks of the first in
-    peft, and the folders that it saved."""
+    """A server over the models of `FAMILIES`.
+
+    Attributes:
+        server: The running server.
+        repository: Its model repository.
+        sources: Each model in transformers.
+        tasks: `writer` in transformers with each task merged.
+        saved: Folder that peft saved, of each task.
+    """
 
     server: RunningServer
     repository: Path
@@ -47,22 +53,17 @@ class Served:
         return f"{protocol}://{getattr(self.server, protocol)}"
 
     def metric(self, family: str, model: str, **labels: str) -> float:
-        """The sum of a family's series of a model with these labels, as published."""
-        wanted = [f'{name}="{value}"' for name, value in {"model": model, **labels}.items()]
-        return sum(
-            float(line.split()[-1])
-            for line in self.server.metrics_text().splitlines()
-            if line.startswith(f"tidal_flover_{family}{{") and all(each in line for each in wanted)
-        )
+        """Return the sum of a model's published series of a family with these labels."""
+        return published(self.server.metrics_text(), f"tidal_flover_{family}", model=model, **labels)
 
     def greedy(self, model: str, prompt: Sequence[int], count: int, task: str | None = None) -> list[int]:
-        """What transformers generates, or peft: up to `count` tokens, or the one that ends the text."""
+        """Return what transformers generates greedily: up to `count` tokens, or the end-of-text token."""
         source = self.sources[model] if task is None else self.tasks[task]
         tokens = generated_by_transformers(source, np.array(prompt), count)
         return tokens[: tokens.index(EOS) + 1] if EOS in tokens else tokens
 
     def post(self, model: str, how: str, **fields: Any) -> tuple[int, str]:
-        """Status and body of a request to `generate` or `generate_stream`, as curl would send it."""
+        """Return status and body of a request to `generate` or `generate_stream`, sent without a client library."""
         url = f"http://{self.server.http}/v2/models/{model}/{how}"
         request = urllib.request.Request(url, json.dumps(fields).encode(), method="POST")
         try:
@@ -76,17 +77,17 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("flover")
     for name, family in FAMILIES.items():
-        build(folder, name, write_decoder(folder / "sources" / name, family), slots=SLOTS[name])
+        build_decoder(folder, name, write_decoder(folder / "sources" / name, family), slots=SLOTS[name])
     more = parameter("max_queue_size", MOST_OPEN) + parameter("shuffle", "false") + parameter("default_max_tokens", 5)
     with (folder / "repository" / "narrow" / "config.pbtxt").open("a") as config:
         config.write(more)
     sources = {name: tiny_model(family) for name, family in FAMILIES.items()}
     saved = {task: save_adapter(folder / "saved" / task, seed=seed) for seed, task in enumerate(TASKS)}
     for task, source in saved.items():
-        base = ("--base-model", str(folder / "sources/writer"))  # made of a model that no folder holds
+        base = ("--base-model", str(folder / "sources/writer"))  # the adapter was saved from a model in memory
         run_tasks(folder / "repository", "add", "writer", str(source), "--name", task, *base)
     merged = {task: peft_model(source, merged=True) for task, source in saved.items()}
-    # A stream that is cancelled as its last response goes out may hold up the server's end until then.
+    # A stream that is cancelled during its last response can delay the end of the server by this time.
     with running_server(folder / "repository", exit_timeout_s=3) as server:
         for name in FAMILIES:
             assert server.load_error(name) == ""
@@ -94,22 +95,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def run_tasks(repository: Path, *arguments: str) -> str:
-    """What `tidal tasks` prints."""
+    """Run `tidal tasks` and return its output."""
     done = CliRunner(env={"COLUMNS": "200"}).invoke(tasks_command, [*arguments, "--repository", str(repository)])
     assert done.exit_code == 0, done.output
     return done.stdout
 
 
-def build(folder: Path, name: str, source: Path, *, slots: int) -> None:
-    """Build a model into the folder `repository` of a folder."""
-    fields = {"kind": "flover", "name": name, "model": str(source), "max_concurrency": slots, "threads": 1}
-    spec_file = folder / f"{name}.yaml"
-    spec_file.write_text(yaml.safe_dump({**fields, "profile_seconds": 0.01}))
-    spec: Any = load_spec(spec_file)
-    build_flover(spec, folder / "repository", spec_file=spec_file, force=False)
+def run_generate(*arguments: str, stdin: bytes | None = None) -> Any:
+    """Run `tidal generate` and return its result."""
+    runner = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"})
+    return runner.invoke(build_app(), ["generate", *arguments], input=stdin)
 
 
 @pytest.fixture(params=["grpc", "http"])
 def url(request: pytest.FixtureRequest, served: Served) -> str:
-    """The server over each protocol in turn."""
+    """URL of the server, over each protocol."""
     return served.url(request.param)

@@ -1,4 +1,4 @@
-"""Clients that leave at random moments, through the real server: the benchmark of 1,000 in its short form."""
+"""A short run of the cancellation benchmark: clients cancel at random moments, on a real server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.flover.served.conftest import SLOTS, Served
 pytestmark = pytest.mark.server
 
 
-def test_they_leave_no_slot_taken_and_no_memory(served: Served) -> None:
+def test_cancelled_requests_leak_no_slot_and_no_memory(served: Served) -> None:
     (process,) = served.server.stub_pids("writer")
     found = run(
         Target(

@@ -9,46 +9,42 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.flover.served.conftest import Served
+from tests.flover.served.conftest import Served, run_generate
 from tidal_client import Client
 from tidal_client.main import build_app
 
 pytestmark = pytest.mark.server
 
 
-def run(*args: str, stdin: bytes | None = None) -> Any:
-    return CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(build_app(), ["generate", *args], input=stdin)
-
-
-def test_a_text_from_anywhere(url: str, tmp_path: Path) -> None:
+def test_the_prompt_from_an_option_a_file_and_stdin(url: str, tmp_path: Path) -> None:
     file = tmp_path / "prompt.txt"
     file.write_text("the cät", encoding="utf-8")
     with Client(url) as client:
         answer = client.generate("writer", "the cät", max_tokens=20)
     common = ("writer", "--url", url, "-n", "20")
     for done in (
-        run(*common, "--text", "the cät"),
-        run(*common, "--file", str(file)),
-        run(*common, stdin="the cät".encode()),
+        run_generate(*common, "--text", "the cät"),
+        run_generate(*common, "--file", str(file)),
+        run_generate(*common, stdin="the cät".encode()),
     ):
         assert done.exit_code == 0, done.output
         assert done.stdout == answer.text + "\n"
         count = f"8 prompt tokens, {answer.generated_tokens} generated tokens, finish reason {answer.finish_reason}"
         assert count in done.stderr
-    found = json.loads(run(*common, "-t", "the cät", "--json", "--temperature", "0").stdout)
+    found = json.loads(run_generate(*common, "-t", "the cät", "--json", "--temperature", "0").stdout)
     assert (found["text"], found["tokens"]) == (answer.text, list(answer.tokens))
     assert 0 < found["first_token_ms"] <= found["milliseconds"]
 
 
-def test_a_refusal(url: str) -> None:
-    done = run("writer", "--url", url, "-t", "hi", "--top-p", "2", "--json")
+def test_a_refused_request(url: str) -> None:
+    done = run_generate("writer", "--url", url, "-t", "hi", "--top-p", "2", "--json")
     assert done.exit_code == 1
     assert "INVALID_ARG: request option 'top_p'" in done.stderr
     assert json.loads(done.stdout)["error"]["code"] == "INVALID_ARG"
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["writer", "-t", "a", "--file", "x"], "--text and --file exclude each other"),
         (["writer", "--file", "/no/such/file"], "cannot read the prompt"),
@@ -56,13 +52,13 @@ def test_a_refusal(url: str) -> None:
         ([], "Missing argument"),
     ],
 )
-def test_wrong_usage_sends_nothing(served: Served, args: list[str], said: str) -> None:
-    done = run(*args)
+def test_wrong_usage_sends_nothing(served: Served, args: list[str], message: str) -> None:
+    done = run_generate(*args)
     assert done.exit_code == 2
-    assert said.lower() in " ".join(done.stderr.lower().replace("│", " ").split())
+    assert message.lower() in " ".join(done.stderr.lower().replace("│", " ").split())
 
 
-def test_infer_says_how_the_model_is_asked(url: str) -> None:
+def test_infer_names_the_command_for_models_that_stream(url: str) -> None:
     arguments = ["infer", "writer", "--url", url, "--text", "hi", "--text", "there"]
     done = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(build_app(), arguments)
     assert done.exit_code == 1
@@ -84,9 +80,9 @@ def test_load_of_generations(url: str) -> None:
     total, variants = found["total"], found["variants"]
     assert (total["requests"], total["answered"], total["within_slo"], total["resent"]) == (30, 30, 30, 0)
     # A text may end before its last token.
-    for name, most in (("max_tokens=2", 2), ("max_tokens=9", 9)):
+    for name, limit in (("max_tokens=2", 2), ("max_tokens=9", 9)):
         row = variants[name]
-        assert row["answered"] <= row["generation"]["tokens"] <= most * row["answered"]
+        assert row["answered"] <= row["generation"]["tokens"] <= limit * row["answered"]
     generation = total["generation"]
     assert generation["tokens"] == sum(row["generation"]["tokens"] for row in variants.values())
     assert generation["tokens_per_second"] == pytest.approx(generation["tokens"] / found["duration_s"])
@@ -111,7 +107,7 @@ def test_load_of_generations_counts_failures(url: str) -> None:
     assert found["variants"]["top_p=2"]["generation"]["first_token_ms"] is None
 
 
-def test_load_says_when_the_model_generates(url: str) -> None:
+def test_load_without_generate_is_refused(url: str) -> None:
     done = load("writer", "--url", url, "-r", "5", "-n", "2")
     assert done.exit_code == 2
     assert (
@@ -120,7 +116,7 @@ def test_load_says_when_the_model_generates(url: str) -> None:
     )
 
 
-def test_generate_without_stream_says_what_to_use(served: Served) -> None:
+def test_generate_with_stream_names_generate_stream(served: Served) -> None:
     status, body = served.post("writer", "generate", text_input="hi", stream=True, max_tokens=30)
     assert status == 200
     assert "use generate stream" in json.loads(body)["error"]

@@ -1,4 +1,4 @@
-"""How the demo lets texts be written, on the tests' model, which has the name of the demo's."""
+"""The demo's text generation, on the tests' model of the same name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidal_client import Client
 pytestmark = pytest.mark.server
 
 
-def test_texts_are_written_in_the_same_steps(served: Served) -> None:
+def test_texts_are_generated_in_shared_steps(served: Served) -> None:
     parts: list[str] = []
     with Client(served.url("http")) as http, Client(served.url("grpc")) as grpc:
         one = write(grpc, PROMPTS[0], parts.append)

@@ -1,4 +1,4 @@
-"""The `flover` backend through the real server, over HTTP and gRPC, against transformers' own generation."""
+"""The `flover` backend on a real server, over HTTP and gRPC, compared with transformers' own generation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 
-from testing.decoders import EOS, POSITIONS
+from testing.decoders import EOS, POSITIONS, byte_ids
 from testing.waiting import until
 from tests.flover.served.conftest import FAMILIES, MOST_OPEN, SLOTS, Served
 from tidal_client import AsyncClient, Client, DeadlineExceeded, InvalidArgument, NotFound, Unavailable
@@ -24,23 +24,23 @@ pytestmark = pytest.mark.server
 
 
 def prompts(count: int, seed: int) -> list[list[int]]:
-    luck = random.Random(seed)
-    return [[luck.randrange(EOS) for _ in range(luck.randint(1, 50))] for _ in range(count)]
+    rng = random.Random(seed)
+    return [[rng.randrange(EOS) for _ in range(rng.randint(1, 50))] for _ in range(count)]
 
 
 class TestTokens:
     @pytest.mark.parametrize("model", FAMILIES)
-    def test_are_those_of_transformers_whatever_runs_beside_them(self, url: str, served: Served, model: str) -> None:
-        """Random arrivals and lengths, whole answers and streams; three of ten are withdrawn somewhere."""
+    def test_equal_those_of_transformers_under_concurrent_requests(self, url: str, served: Served, model: str) -> None:
+        """Random arrivals and lengths, whole answers and streams; three of ten are cancelled during the stream."""
         asked = [(prompt, random.Random(number)) for number, prompt in enumerate(prompts(32, 3))]
-        room = asyncio.Semaphore(8)
+        limit_in_flight = asyncio.Semaphore(8)
 
-        async def one(client: AsyncClient, prompt: list[int], luck: random.Random) -> bool:
-            limit, gone = luck.randint(1, 30), luck.random() < 0.3
+        async def one(client: AsyncClient, prompt: list[int], rng: random.Random) -> bool:
+            limit, gone = rng.randint(1, 30), rng.random() < 0.3
             expected = served.greedy(model, prompt, min(limit, POSITIONS - len(prompt)))
-            await asyncio.sleep(luck.random() * 0.2)
-            async with room:
-                if not gone and luck.random() < 0.5:
+            await asyncio.sleep(rng.random() * 0.2)
+            async with limit_in_flight:
+                if not gone and rng.random() < 0.5:
                     whole = await client.generate(model, prompt, max_tokens=limit)
                     assert list(whole.tokens) == expected
                     return True
@@ -48,7 +48,7 @@ class TestTokens:
                 async with contextlib.aclosing(client.generate_stream(model, prompt, max_tokens=limit)) as parts:
                     async for part in parts:
                         found += part.tokens
-                        if gone and luck.random() < 0.3:
+                        if gone and rng.random() < 0.3:
                             break
             assert found == expected[: len(found)]
             return not gone and found == expected
@@ -64,7 +64,7 @@ class TestTokens:
     def test_text_parts_and_counts(self, url: str, served: Served) -> None:
         with Client(url) as client:
             whole = client.generate("writer", "the naïve cat", max_tokens=40)
-            # Where other work has the processor, all tokens can be there before the first one was sent.
+            # On a busy machine all tokens can be generated before the first one was sent.
             for _ in range(20):
                 parts = list(client.generate_stream("writer", "the naïve cat", max_tokens=40))
                 if len(parts) > 1:
@@ -77,12 +77,12 @@ class TestTokens:
             assert (answer.prompt_tokens, answer.generated_tokens) == (len("the naïve cat".encode()), len(whole.tokens))
             assert answer.finish_reason == ("eos" if whole.tokens[-1] == EOS else "length")
         stop = whole.text[3:5]
-        place = whole.text.index(stop)
+        start = whole.text.index(stop)
         with Client(url) as client:
             stopped = client.generate("writer", "the naïve cat", max_tokens=40, stop=["§§", stop])
-        assert (stopped.text, stopped.finish_reason) == (whole.text[:place], "stop")
+        assert (stopped.text, stopped.finish_reason) == (whole.text[:start], "stop")
 
-    def test_sampling_repeats_by_its_seed_alone(self, url: str) -> None:
+    def test_seeded_sampling_is_reproducible(self, url: str) -> None:
         with Client(url) as client:
             options: dict[str, Any] = {"temperature": 0.9, "top_k": 40, "top_p": 0.95, "repetition_penalty": 1.1}
             first = client.generate("writer", [5, 6, 7], seed=3, max_tokens=12, **options)
@@ -95,21 +95,21 @@ class TestTokens:
 
 
 class TestPlainProtocols:
-    def test_generate_gives_one_answer(self, served: Served) -> None:
+    def test_generate_returns_one_answer(self, served: Served) -> None:
         status, body = served.post("narrow", "generate", text_input="hello", temperature=0.0)
         answer = json.loads(body)
         assert status == 200
-        expected = served.greedy("narrow", list(answer_ids("hello")), 5)
+        expected = served.greedy("narrow", byte_ids("hello"), 5)
         assert np.atleast_1d(answer["token_ids"]).tolist() == expected
         assert (answer["prompt_tokens"], answer["generated_tokens"]) == (5, len(expected))
 
-    def test_generate_stream_gives_events(self, served: Served) -> None:
+    def test_generate_stream_returns_events(self, served: Served) -> None:
         fields = {"text_input": "hello", "stream": True, "parameters": {"max_tokens": 30}}
         status, body = served.post("writer", "generate_stream", **fields)
         events = [json.loads(line.removeprefix("data:")) for line in body.splitlines() if line.startswith("data:")]
         assert status == 200
         tokens = [token for event in events for token in np.atleast_1d(event["token_ids"]).tolist()]
-        assert tokens == served.greedy("writer", list(answer_ids("hello")), 30)
+        assert tokens == served.greedy("writer", byte_ids("hello"), 30)
         assert [event for event in events if "finish_reason" in event] == events[-1:]
 
     @pytest.mark.parametrize("stream", [False, None, True])
@@ -156,19 +156,19 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
 
 
 class TestRefusals:
-    def test_a_bad_request_is_refused_alone(self, url: str, served: Served) -> None:
+    def test_an_invalid_request_is_refused_alone(self, url: str, served: Served) -> None:
         with Client(url) as client, ThreadPoolExecutor(2) as pool:
-            for prompt, options, said in BAD:
+            for prompt, options, message in BAD:
                 good = pool.submit(client.generate, "writer", [7, 8], max_tokens=8)
                 with pytest.raises(InvalidArgument) as caught:
                     client.generate("writer", prompt, **options)
-                assert said in str(caught.value)
+                assert message in str(caught.value)
                 assert list(good.result().tokens) == served.greedy("writer", [7, 8], 8)
             with pytest.raises(NotFound, match="nobody"):
                 client.generate("nobody", "hi")
 
     @pytest.mark.parametrize(
-        ("fields", "said"),
+        ("fields", "message"),
         [
             ({"text_input": "a", "input_ids": [1]}, "both text_input and input_ids were sent"),
             ({"text_input": "a", "temperature": "hot"}, "expected a number, got the text 'hot'"),
@@ -185,16 +185,16 @@ class TestRefusals:
             ({"text_input": "a", "num_beams": 2, "early_stopping": "soon"}, "expected true, false or 'never'"),
         ],
     )
-    def test_of_any_http_client(self, served: Served, fields: dict[str, Any], said: str) -> None:
+    def test_requests_without_a_client_library(self, served: Served, fields: dict[str, Any], message: str) -> None:
         for how in ("generate", "generate_stream"):
             status, body = served.post("writer", how, **fields)
             assert status == 400 or how == "generate_stream"
-            assert said in json.loads(body.removeprefix("data:"))["error"]
+            assert message in json.loads(body.removeprefix("data:"))["error"]
 
-    def test_more_than_may_wait_are_refused(self, url: str, served: Served) -> None:
+    def test_requests_beyond_the_queue_size_are_refused(self, url: str, served: Served) -> None:
         errors: list[BaseException | None] = []
         with Client(url) as client, ThreadPoolExecutor(32) as pool:
-            for _ in range(50):  # until so many wait at the same time
+            for _ in range(50):  # until enough of them wait at the same time
                 asked = [pool.submit(client.generate, "narrow", [n], max_tokens=100) for n in range(32)]
                 errors += [each.exception() for each in asked]
                 if any(errors):
@@ -212,8 +212,8 @@ class TestRefusals:
         assert until(lambda: served.metric("taken_slots", "writer") == 0, 20)
 
 
-class TestWithdrawals:
-    def test_a_client_that_goes_frees_its_slot(self, url: str, served: Served) -> None:
+class TestCancellations:
+    def test_a_cancelled_stream_frees_its_slot(self, url: str, served: Served) -> None:
         before = served.metric("generations_total", "narrow", outcome="cancelled")
         with Client(url) as client:
 
@@ -224,11 +224,11 @@ class TestWithdrawals:
                     parts.close()
                 return served.metric("generations_total", "narrow", outcome="cancelled") > before
 
-            assert until(leave, 20)  # all but those whose text has ended meanwhile
+            assert until(leave, 20)  # a text may end before its cancellation
             assert list(client.generate("narrow", [4], max_tokens=3).tokens) == served.greedy("narrow", [4], 3)
         assert until(lambda: served.metric("taken_slots", "narrow") == 0, 20)
 
-    def test_a_connection_that_breaks_off_is_noticed(self, served: Served) -> None:
+    def test_a_closed_connection_cancels_its_request(self, served: Served) -> None:
         before = served.metric("generations_total", "narrow", outcome="cancelled")
         host, port = served.server.http.split(":")
         body = json.dumps({"input_ids": [9], "stream": True, "max_tokens": POSITIONS - 1})
@@ -243,7 +243,7 @@ class TestWithdrawals:
         assert until(leave, 20)
         assert until(lambda: served.metric("taken_slots", "narrow") == 0, 20)
 
-    def test_a_client_has_its_own_patience(self, url: str) -> None:
+    def test_a_client_times_out_by_itself(self, url: str) -> None:
         with Client(url, timeout_s=0.001) as client, pytest.raises(DeadlineExceeded, match=r"within 0\.001 s"):
             client.generate("writer", [4], max_tokens=100)
 
@@ -258,12 +258,3 @@ def test_metrics(served: Served) -> None:
     ):  # fmt: skip
         assert until(lambda family=family: served.metric(family, "writer") > 0, 5), family
     assert served.metric("step_slots_total", "writer") >= served.metric("fused_generations_count", "writer")
-
-
-def answer_ids(text: str) -> list[int]:
-    """Token ids of a text by the tests' byte-level tokenizer."""
-    from tokenizers import pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    level = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return [alphabet.index(sign) for piece, _ in level.pre_tokenize_str(text) for sign in piece]

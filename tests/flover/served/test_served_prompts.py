@@ -1,4 +1,4 @@
-"""Requests of several prompts and beams through the real server, over HTTP and gRPC."""
+"""Several prompts and beams per request on a real server, over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 
-from testing.decoders import EOS, POSITIONS
+from testing.decoders import EOS, POSITIONS, byte_ids
 from testing.waiting import until
 from tests.flover.generating import searched_by_transformers
-from tests.flover.served.conftest import Served
-from tests.flover.served.test_command import run
-from tests.flover.served.test_served import answer_ids
+from tests.flover.served.conftest import Served, run_generate
 from tidal_client import AsyncClient, Client, InvalidArgument
 
 pytestmark = pytest.mark.server
@@ -24,14 +22,14 @@ TEXTS = ["hello", "the naïve cat"]
 BEAMS: dict[str, Any] = {"num_beams": 3, "length_penalty": 0.6, "early_stopping": "never"}
 
 
-def test_beams_are_those_of_transformers_and_neighbours_are_not_harmed(url: str, served: Served) -> None:
+def test_beams_equal_those_of_transformers_beside_other_requests(url: str, served: Served) -> None:
     with Client(url) as client, ThreadPoolExecutor(3) as pool:
         searched = pool.submit(client.generate, "writer", TEXTS, max_tokens=20, **BEAMS)
         both = pool.submit(client.generate, "writer", TEXTS, max_tokens=20)
         alone = pool.submit(client.generate, "writer", [7, 8], max_tokens=20)
         assert list(alone.result().tokens) == served.greedy("writer", [7, 8], 20)
         for number, text in enumerate(TEXTS):
-            prompt = list(answer_ids(text))
+            prompt = byte_ids(text)
             greedy, beams = both.result()[number], searched.result()[number]
             assert list(greedy.tokens) == served.greedy("writer", prompt, 20)
             assert list(beams.tokens) == searched_by_transformers(served.sources["writer"], prompt, 20, EOS, **BEAMS)
@@ -42,7 +40,7 @@ def test_beams_are_those_of_transformers_and_neighbours_are_not_harmed(url: str,
     assert until(lambda: served.metric("copied_bytes_total", "writer") > 0, 20)
 
 
-def test_parts_say_which_prompt_they_are_of(url: str, served: Served) -> None:
+def test_parts_name_their_prompt(url: str, served: Served) -> None:
     with Client(url) as client:
         parts = list(client.generate_stream("writer", TEXTS, max_tokens=20))
         whole = client.generate("writer", TEXTS, max_tokens=20)
@@ -50,7 +48,7 @@ def test_parts_say_which_prompt_they_are_of(url: str, served: Served) -> None:
         found = client.generate("writer", [TEXTS[1]], max_tokens=20, num_beams=2)
     for number in range(len(TEXTS)):
         mine = [part for part in parts if part.index == number]
-        assert mine  # one, where all tokens were there before the first was sent
+        assert mine  # only one if all tokens were generated before the first was sent
         assert "".join(part.text for part in mine) == whole[number].text
         assert [part.finish_reason for part in mine[:-1]] == [None] * (len(mine) - 1)
         assert mine[-1].finish_reason == whole[number].finish_reason
@@ -59,7 +57,7 @@ def test_parts_say_which_prompt_they_are_of(url: str, served: Served) -> None:
     assert [part.text for part in searched if part.index == 1] == [answer.text for answer in found]
 
 
-def test_plain_generate_gives_lists(served: Served) -> None:
+def test_plain_generate_returns_lists(served: Served) -> None:
     fields = {"text_input": TEXTS, "parameters": {"max_tokens": 8, **BEAMS, "early_stopping": True}}
     status, body = served.post("writer", "generate", **fields)
     answer = json.loads(body)
@@ -69,14 +67,14 @@ def test_plain_generate_gives_lists(served: Served) -> None:
     assert len(answer["token_ids"]) == sum(answer["generated_tokens"])
     first = answer["token_ids"][: answer["generated_tokens"][0]]
     settings = {**BEAMS, "early_stopping": True}
-    prompt = list(answer_ids(TEXTS[0]))
+    prompt = byte_ids(TEXTS[0])
     assert first == searched_by_transformers(served.sources["writer"], prompt, 8, EOS, **settings)
     status, body = served.post("writer", "generate_stream", text_input=TEXTS, stream=True, max_tokens=8)
     events = [json.loads(line.removeprefix("data:")) for line in body.splitlines() if line.startswith("data:")]
     assert {event["index"] for event in events} == {0, 1}
 
 
-def test_withdrawn_ones_leave_no_slot_taken(url: str, served: Served) -> None:
+def test_cancelled_requests_free_their_slots(url: str, served: Served) -> None:
     async def leave(client: AsyncClient, number: int) -> None:
         more = {"num_beams": 3} if number % 2 else {}
         parts = client.generate_stream("writer", TEXTS, max_tokens=POSITIONS - 20, **more)
@@ -89,16 +87,16 @@ def test_withdrawn_ones_leave_no_slot_taken(url: str, served: Served) -> None:
         async with AsyncClient(url) as client:
             await asyncio.gather(*(leave(client, number) for number in range(5)))
             (answer,) = await client.generate("writer", ["hello"], max_tokens=5)
-            assert list(answer.tokens) == served.greedy("writer", list(answer_ids("hello")), 5)
+            assert list(answer.tokens) == served.greedy("writer", byte_ids("hello"), 5)
 
     asyncio.run(all_of_them())
     assert until(lambda: served.metric("taken_slots", "writer") == 0, 20)
     assert served.metric("waiting_slots", "writer") == 0
 
 
-def test_a_bad_one_says_which(url: str) -> None:
+def test_errors_name_the_prompt(url: str) -> None:
     with Client(url) as client:
-        for texts, options, said in (
+        for texts, options, message in (
             (["fine", "x" * 140], {}, f"text_input row 1 has 140 tokens; this model reads at most {POSITIONS - 1}"),
             (["a"] * 7, {}, "text_input has shape [7]; accepted is [prompts], 1 to 6"),
             (["a"], {"num_beams": 7}, "'num_beams': 7 beams need 7 slots; this model has 6"),
@@ -107,7 +105,7 @@ def test_a_bad_one_says_which(url: str) -> None:
         ):
             with pytest.raises(InvalidArgument) as caught:
                 client.generate("writer", texts, **options)  # type: ignore[arg-type]
-            assert said in str(caught.value)
+            assert message in str(caught.value)
 
 
 def test_the_command(url: str) -> None:
@@ -115,7 +113,7 @@ def test_the_command(url: str) -> None:
         answers = client.generate("writer", TEXTS, max_tokens=9, **BEAMS)
     args = ["writer", "--url", url, "-n", "9", "-t", TEXTS[0], "-t", TEXTS[1], "--num-beams", "3",
             "--length-penalty", "0.6", "--early-stopping", "never"]  # fmt: skip
-    plain, as_json = run(*args), run(*args, "--json")
+    plain, as_json = run_generate(*args), run_generate(*args, "--json")
     assert plain.stdout == "".join(answer.text + "\n" for answer in answers)
     assert plain.stderr.count(" generated tokens, ") == 2
     objects = [json.loads(line) for line in as_json.stdout.splitlines()]

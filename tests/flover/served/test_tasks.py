@@ -1,4 +1,4 @@
-"""LoRA tasks through the real server, over HTTP and gRPC, against peft's own generation, and the commands for them."""
+"""LoRA tasks on a real server, over HTTP and gRPC, compared with peft's own generation; the commands for tasks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.server
 
 
 def test_tasks_and_the_base_share_steps(url: str, served: Served) -> None:
-    luck = random.Random(4)
+    rng = random.Random(4)
 
     async def one(client: AsyncClient, task: str | None) -> None:
-        prompt, limit = [luck.randrange(EOS) for _ in range(luck.randint(1, 40))], luck.randint(5, 30)
-        await asyncio.sleep(luck.random() * 0.1)
+        prompt, limit = [rng.randrange(EOS) for _ in range(rng.randint(1, 40))], rng.randint(5, 30)
+        await asyncio.sleep(rng.random() * 0.1)
         options: dict[str, Any] = {} if task is None else {"task": task}
         found = [
             token
@@ -48,7 +48,7 @@ def test_tasks_and_the_base_share_steps(url: str, served: Served) -> None:
     assert served.metric("task_bytes", "writer") > 0
 
 
-def test_a_task_is_that_of_all_prompts_of_its_request(url: str, served: Served) -> None:
+def test_a_task_applies_to_all_prompts_of_a_request(url: str, served: Served) -> None:
     with Client(url) as client:
         alone = [client.generate("writer", text, max_tokens=12, task="bard").tokens for text in ("the cat", "a dog")]
         both = client.generate("writer", ["the cat", "a dog"], max_tokens=12, task="bard")
@@ -65,8 +65,8 @@ def test_similar_task_names_are_suggested(url: str, served: Served) -> None:
             client.generate("narrow", "hi", task="bard")
 
 
-def test_a_task_comes_and_goes_without_a_reload(url: str, served: Served) -> None:
-    """One that is removed is generated with to the end of what was begun, and then is gone."""
+def test_a_task_is_added_and_removed_without_a_reload(url: str, served: Served) -> None:
+    """A generation that began before its task was removed finishes with it; later requests are refused."""
     prompt, limit = [5, 6, 7], 100
     wanted = served.greedy("writer", prompt, limit, "clerk")
     with Client(url) as client:
@@ -99,7 +99,7 @@ def test_the_commands(served: Served, tmp_path: Path) -> None:
     described = json.loads(run_tasks(served.repository, "show", "writer", "bard", "--json"))
     assert described["changes"] == {"layers": 8, "ranks": [4]}
     copy, saved = str(served.repository / "writer/tasks/bard"), str(served.saved["bard"])
-    for arguments, said in (
+    for arguments, message in (
         (["add", "writer", str(tmp_path)], "is not a task of a decoder"),
         (["add", "writer", copy], "task 'bard' already exists"),
         (["add", "writer", copy, "--name", "other", "--half"], "copied as it is: without --half"),
@@ -113,11 +113,11 @@ def test_the_commands(served: Served, tmp_path: Path) -> None:
         (["train", "writer", str(tmp_path)], "is not a vision transformer"),
     ):
         done = CliRunner().invoke(tasks_command, [*arguments, "--repository", str(served.repository)])
-        assert (done.exit_code, said in done.stderr) == (1, True), done.stderr
+        assert (done.exit_code, message in done.stderr) == (1, True), done.stderr
 
 
 class TestImporting:
-    """What the command compares before it adds a LoRA; nothing is left of one that it refuses."""
+    """Checks before `tidal tasks add` adds a LoRA; a refused one leaves no files."""
 
     def refused(self, served: Served, *arguments: str | Path) -> str:
         given = ["add", "writer", *map(str, arguments), "--name", "new", "--repository", str(served.repository)]
@@ -131,8 +131,8 @@ class TestImporting:
         other, own = write_decoder(tmp_path / "other", seed=1), write_decoder(tmp_path / "own")
         assert "is not the base that the model was built from" in self.refused(served, saved, "--base-model", other)
         edit(saved, base_model_name_or_path=str(other))
-        said = self.refused(served, saved)
-        assert f"was trained on {other}, whose weights are not those of this model's base" in said
+        message = self.refused(served, saved)
+        assert f"was trained on {other}, whose weights are not those of this model's base" in message
         edit(saved, base_model_name_or_path="some/decoder")
         assert "was trained on 'some/decoder', which is not on this machine" in self.refused(served, saved)
         edit(saved, base_model_name_or_path=str(own))
@@ -141,7 +141,7 @@ class TestImporting:
         assert f"note: trained on {own}, whose weights are those of this model's base" in printed
         assert "compared with peft's generations: 100.0% of " in printed
 
-    def test_a_task_that_generates_otherwise_is_refused(
+    def test_a_task_that_generates_differently_from_peft_is_refused(
         self, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from tidal_builders.flover import importing
@@ -153,15 +153,15 @@ class TestImporting:
 
         own = write_decoder(tmp_path / "own")
         monkeypatch.setattr(importing, "import_lora", wrong)
-        said = self.refused(served, served.saved["bard"], "--base-model", own)
-        assert "the stored task does not generate as peft does: largest error of a logit is" in said
+        message = self.refused(served, served.saved["bard"], "--base-model", own)
+        assert "the stored task does not generate as peft does: largest error of a logit is" in message
         forced = ("--base-model", str(own), "--force")
         printed = run_tasks(served.repository, "add", "writer", str(served.saved["bard"]), "--name", "new", *forced)
         run_tasks(served.repository, "remove", "writer", "new")
         assert "note: added by --force: the stored task does not generate as peft does" in printed
 
 
-def test_the_command_names_a_task(url: str, served: Served) -> None:
+def test_generate_with_a_task_on_the_command_line(url: str, served: Served) -> None:
     common = ["generate", "writer", "--url", url, "-n", "12", "-t", "the cat", "--json"]
     done = CliRunner().invoke(build_app(), [*common, "--task", "bard"])
     assert done.exit_code == 0, done.output

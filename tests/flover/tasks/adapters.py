@@ -1,4 +1,4 @@
-"""Random LoRA by an unmodified peft on tiny decoders, and tasks that are made of it."""
+"""Random LoRA adapters that an unmodified peft saves for tiny decoders, and tasks imported from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidal.flover.tasks.folder import DecoderBase
 from tidal.flover.tasks.layers import layer_slices
 from tidal_builders.flover.importing import import_lora
 
-#: All linear layers of attention and feed-forward parts, as peft names them.
+# All linear layers of attention and feed-forward parts, as peft names them.
 TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"],
     "gptj": ["q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"],
@@ -46,7 +46,7 @@ def edit(folder: Path, **changed: Any) -> None:
 
 
 def peft_model(folder: Path, family: str = "gpt2", *, merged: bool) -> Any:
-    """The tiny model with a saved adapter, as peft runs it."""
+    """Return the tiny model with a saved adapter in peft."""
     model: Any = PeftModel.from_pretrained(tiny_model(family), str(folder)).eval()
     return model.merge_and_unload() if merged else model
 
@@ -56,6 +56,6 @@ def base_of(family: str) -> DecoderBase:
 
 
 def adapter(folder: Path, family: str = "gpt2") -> LoraAdapter:
-    """What the runner is given of a saved adapter."""
+    """Return a saved adapter as the runner takes it."""
     base = base_of(family)
     return lora_adapter(import_lora(folder, base)[0], layer_slices(base.form))

@@ -1,4 +1,4 @@
-"""Adapters that peft saved, once for all tests."""
+"""Adapters saved by peft, once per session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.flover.tasks.adapters import save_adapter
 
-#: Of one family, as unlike as they get: few layers, all of them, more ranks than a block has.
+# Options of adapters that differ in their layers and ranks; 24 ranks are more than a block of the kernels holds.
 SHAPES: dict[str, dict[str, Any]] = {
     "narrow": {"r": 2, "layers_to_transform": [1]},
     "usual": {"r": 8},
@@ -20,13 +20,13 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
-    """The folder of an adapter by family and name of `SHAPES`."""
+    """Return the folder of an adapter, by family and name in `SHAPES`."""
     folder, made = tmp_path_factory.mktemp("adapters"), dict[tuple[str, str], Path]()
 
-    def find(family: str, shape: str) -> Path:
+    def folder_of(family: str, shape: str) -> Path:
         if (family, shape) not in made:
             seed = list(SHAPES).index(shape)
             made[family, shape] = save_adapter(folder / family / shape, family, seed, **SHAPES[shape])
         return made[family, shape]
 
-    return find
+    return folder_of

@@ -1,4 +1,4 @@
-"""Rows with different tasks in one projection: each gets the update of its own task only."""
+"""Rows of different tasks in one projection: each row gets the update of its own task only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidal.flover.tasks.layers import layer_slices, projection_sizes
 from tidal.tasks.low_rank import LowRankDelta
 
 RANKS = (1, 3, 8, 13, 32, 32, 40)
-MOST = 4
+CAPACITY = 4
 
 
 @functools.cache
@@ -31,7 +31,7 @@ def form() -> DecoderForm:
 
 @functools.cache
 def adapters() -> tuple[LoraAdapter, ...]:
-    """Random ones of these ranks, each on some of the linear layers; the first one's values overflow."""
+    """Return random adapters of these ranks, each on some of the linear layers; the values of the first overflow."""
     draw = np.random.default_rng(0)
     found = []
     for number, rank in enumerate(RANKS):
@@ -48,7 +48,7 @@ def adapters() -> tuple[LoraAdapter, ...]:
 
 
 def dense(task: LoraAdapter, layer: int, projection: Projection) -> torch.Tensor:
-    """The task's update as a matrix [outputs, inputs]."""
+    """Return the task's update as a matrix [outputs, inputs]."""
     inputs, outputs = projection_sizes(form())[projection]
     found = torch.zeros(outputs, inputs)
     for part in task.factors.get(projection, ()):
@@ -59,7 +59,7 @@ def dense(task: LoraAdapter, layer: int, projection: Projection) -> torch.Tensor
 
 @contextmanager
 def kernels(used: bool) -> Iterator[None]:
-    """With the native library, if it is built, or without it."""
+    """Use the native library, if it is built, or not."""
     with pytest.MonkeyPatch.context() as patch:
         if not used:
             patch.setattr("tidal.flover.tasks.low_rank_update.usable", lambda _device: None)
@@ -72,16 +72,14 @@ tasks_of_rows = st.lists(st.sampled_from((None, *range(1, len(RANKS)))), min_siz
 @pytest.mark.parametrize("native", [True, False])
 @settings(deadline=None, max_examples=40)
 @given(passes=st.lists(tasks_of_rows, min_size=1, max_size=8))
-def test_rows_get_their_own_tasks_update_whichever_were_used_before(
-    native: bool, passes: list[list[int | None]]
-) -> None:
-    """More tasks than are kept, so that they are evicted and their ranks reused."""
+def test_rows_get_their_own_tasks_update_after_any_other_tasks(native: bool, passes: list[list[int | None]]) -> None:
+    """There are more tasks than the bank keeps, so tasks are evicted and their ranks reused."""
     with kernels(native):
         _check_against_dense(passes)
 
 
 def _check_against_dense(passes: list[list[int | None]]) -> None:
-    bank, draw = TaskBank(form(), MOST, torch.float32, torch.device("cpu")), torch.Generator().manual_seed(0)
+    bank, draw = TaskBank(form(), CAPACITY, torch.float32, torch.device("cpu")), torch.Generator().manual_seed(0)
     for numbers in passes:
         tasks = [None if number is None else adapters()[number] for number in numbers]
         update = bank.update(tasks)
@@ -100,13 +98,13 @@ def _check_against_dense(passes: list[list[int | None]]) -> None:
 
 
 def test_no_more_tasks_are_kept_than_allowed() -> None:
-    bank = TaskBank(form(), MOST, torch.float32, torch.device("cpu"))
+    bank = TaskBank(form(), CAPACITY, torch.float32, torch.device("cpu"))
     for task in adapters()[1:] * 3:
         bank.update([task])
     for factors in bank._factors.values():
-        assert len(factors._ranks) <= MOST
+        assert len(factors._ranks) <= CAPACITY
         largest = max(task.ranks.get(factors._projection, 0) for task in adapters())
-        assert factors._down.shape[1] <= 4 * MOST * largest
+        assert factors._down.shape[1] <= 4 * CAPACITY * largest
 
 
 @functools.cache
@@ -115,7 +113,7 @@ def runner() -> FloverRunner:
 
 
 def logits(tasks: Sequence[LoraAdapter | None], draw: np.random.Generator, ids: np.ndarray) -> torch.Tensor:
-    """Of a prompt's next token in the first of four slots, whose other prompts are random."""
+    """Return the logits of the prompt in the first of four slots; the prompts in the others are random."""
     for slot, task in enumerate(tasks):
         prompt = ids if slot == 0 else draw.integers(0, VOCABULARY, 9)
         runner().prefill(slot, prompt[:9], 0, task=task)
@@ -126,10 +124,8 @@ def logits(tasks: Sequence[LoraAdapter | None], draw: np.random.Generator, ids: 
 @settings(deadline=None, max_examples=25)
 @given(numbers=st.lists(st.sampled_from((None, *range(len(RANKS)))), min_size=4, max_size=4), seed=st.integers(0, 99))
 @example(numbers=[1, 0, None, 2], seed=0)
-def test_a_rows_logits_do_not_depend_on_its_neighbours_tasks(
-    native: bool, numbers: list[int | None], seed: int
-) -> None:
-    """Not even on one whose own logits are NaN."""
+def test_logits_do_not_depend_on_the_tasks_of_other_rows(native: bool, numbers: list[int | None], seed: int) -> None:
+    """Also if the logits of another row are NaN."""
     draw = np.random.default_rng(seed)
     ids = draw.integers(0, VOCABULARY, 10)
     tasks = [None if number is None else adapters()[number] for number in numbers]
@@ -141,8 +137,8 @@ def test_a_rows_logits_do_not_depend_on_its_neighbours_tasks(
         torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-4)
 
 
-def test_a_pass_without_tasks_pays_for_none() -> None:
-    bank = TaskBank(form(), MOST, torch.float32, torch.device("cpu"))
+def test_a_pass_without_tasks_has_no_update() -> None:
+    bank = TaskBank(form(), CAPACITY, torch.float32, torch.device("cpu"))
     bank.update([adapters()[2]])
     assert bank.update([None, None]) is None
     assert bank.update([]) is None
@@ -160,7 +156,7 @@ def test_a_pass_without_tasks_pays_for_none() -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gptj", "gpt_neox", "llama", "qwen3"])
-def test_slices_cover_every_output_of_every_projection_once(family: str) -> None:
+def test_layer_slices_cover_every_output_once(family: str) -> None:
     of_family = form_of(tiny_model(family).config)
     for projection, (inputs, outputs) in projection_sizes(of_family).items():
         for layer in range(of_family.layers):

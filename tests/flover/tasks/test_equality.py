@@ -1,4 +1,4 @@
-"""What tasks generate beside each other, held to peft's own models."""
+"""Generation with several tasks in the same steps, compared with peft's own models."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Saved = Callable[[str, str], Path]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_the_tokens_are_those_of_peft_whatever_runs_beside_them(saved: Saved, family: str) -> None:
-    """Random arrivals, lengths and withdrawals of three tasks and the base; slots are moved before every step."""
+def test_tokens_equal_those_of_peft(saved: Saved, family: str) -> None:
+    """Random arrivals, lengths and cancellations, with three tasks and the base; slots move before every step."""
     models = {name: peft_model(saved(family, name), family, merged=name != "usual") for name in SHAPES}
     adapters = {name: adapter(saved(family, name), family) for name in SHAPES}
     base, draw = tiny_model(family), np.random.default_rng(1)
@@ -39,7 +39,7 @@ def test_the_tokens_are_those_of_peft_whatever_runs_beside_them(saved: Saved, fa
 
 
 def compare(runner: FloverRunner, folder: Path, family: str) -> None:
-    """Hold a prompt in two chunks, and steps between rows without a task, to peft's merged model."""
+    """Compare a prompt in two chunks, and steps beside rows without a task, with peft's merged model."""
     ids, task = np.random.default_rng(0).integers(0, VOCABULARY, 60), adapter(folder, family)
     with torch.no_grad():
         wanted = peft_model(folder, family, merged=True)(torch.from_numpy(ids)[None]).logits[0]
@@ -54,12 +54,12 @@ def compare(runner: FloverRunner, folder: Path, family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_has_the_logits_of_its_merged_model(saved: Saved, family: str) -> None:
+def test_logits_equal_those_of_the_merged_model(saved: Saved, family: str) -> None:
     compare(tiny_runner(tiny_model(family), slots=3), saved(family, "usual"), family)
 
 
 @pytest.mark.parametrize("fallback", ["onednn", "torch"])
-def test_so_has_a_runner_without_kernels_of_its_own(
+def test_logits_without_native_kernels_equal_those_of_the_merged_model(
     saved: Saved, monkeypatch: pytest.MonkeyPatch, fallback: str
 ) -> None:
     def without(*_: Any) -> None:

@@ -1,4 +1,4 @@
-"""LoRA that an unmodified peft saved, as tasks of a decoder, in their folders and out of them."""
+"""Import of LoRA adapters that peft saved, and the folders of tasks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MADE = FloverProvenance(source="here")
         {"layers_to_transform": [1], "init_lora_weights": "gaussian"},
     ],
 )
-def test_is_what_peft_merges(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_deltas_equal_what_peft_merges(tmp_path: Path, options: dict[str, Any]) -> None:
     save_adapter(tmp_path, **options)
     before, after = tiny_model("gpt2").state_dict(), peft_model(tmp_path, merged=True).state_dict()
     deltas = import_lora(tmp_path, BASE).deltas
@@ -49,7 +49,7 @@ def test_is_what_peft_merges(tmp_path: Path, options: dict[str, Any]) -> None:
         torch.testing.assert_close(found, weight, rtol=1e-5, atol=1e-6)
 
 
-def test_families_without_turned_weights_refuse_to_be_turned(saved: Saved, tmp_path: Path) -> None:
+def test_fan_in_fan_out_is_refused_for_families_with_linear_layers(saved: Saved, tmp_path: Path) -> None:
     save_adapter(tmp_path, "llama", fan_in_fan_out=False)
     edit(tmp_path, fan_in_fan_out=True)
     with pytest.raises(Unsupported, match="fan_in_fan_out is set"):
@@ -68,7 +68,7 @@ def test_families_without_turned_weights_refuse_to_be_turned(saved: Saved, tmp_p
         ({"target_modules": ["wte"]}, "'transformer.wte' is LoRA on an embedding"),
     ],
 )
-def test_refuses_what_a_decoders_task_cannot_be(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
+def test_unsupported_adapters_are_refused(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
     save_adapter(tmp_path, **options)
     with pytest.raises(TidalError, match=reason):
         import_lora(tmp_path, BASE)
@@ -83,14 +83,14 @@ def test_refuses_what_a_decoders_task_cannot_be(tmp_path: Path, options: dict[st
         ({"adapter_config.json": '{"config": {"mh_adapter": true}}'}, "peft_type is None; accepted is LORA"),
     ],
 )
-def test_refuses_other_kinds(tmp_path: Path, files: dict[str, str], reason: str) -> None:
+def test_folders_without_a_lora_adapter_are_refused(tmp_path: Path, files: dict[str, str], reason: str) -> None:
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     with pytest.raises(TidalError, match=reason):
         import_lora(tmp_path, BASE)
 
 
-def test_refuses_what_was_made_for_another_form(saved: Saved) -> None:
+def test_adapters_of_other_layers_or_sizes_are_refused(saved: Saved) -> None:
     with pytest.raises(TidalError, match="not a linear layer of the base"):
         import_lora(saved("llama", "usual"), BASE)
     larger = DecoderBase(DIGEST, BASE.form.model_copy(update={"width": 64, "inner": 256}))
@@ -103,7 +103,7 @@ class TestFolder:
         return import_lora(saved("gpt2", "usual"), BASE)[0]
 
     @pytest.mark.parametrize("half", [False, True])
-    def test_what_is_stored_comes_back(self, saved: Saved, tmp_path: Path, half: bool) -> None:
+    def test_a_loaded_or_copied_task_equals_the_stored_one(self, saved: Saved, tmp_path: Path, half: bool) -> None:
         wanted = self.deltas(saved)
         added = add_task(tmp_path / "t", "bard", wanted, BASE, MADE, storage=Storage(half))
         copied = copy_task(tmp_path / "u", "again", tmp_path / "t/bard", BASE)
@@ -115,7 +115,7 @@ class TestFolder:
                 np.testing.assert_allclose(delta.up, wanted[path].up, rtol=1e-3 if half else 0, atol=1e-6)
                 assert delta.scale == wanted[path].scale
 
-    def test_the_bytes_are_those_of_what_passes_use(self, saved: Saved, tmp_path: Path) -> None:
+    def test_the_size_is_that_of_the_factors_in_memory(self, saved: Saved, tmp_path: Path) -> None:
         task = add_task(tmp_path, "bard", self.deltas(saved), BASE, MADE)
         adapter = lora_adapter(task.deltas, layer_slices(BASE.form))
         parts = [factors for of_projection in adapter.factors.values() for factors in of_projection]
@@ -144,7 +144,7 @@ class TestFolder:
             ({"nonsense": np.ones(3)}, "accepted are names like <layer>/<part>"),
         ],
     )
-    def test_what_does_not_fit_is_refused(
+    def test_invalid_tensors_are_refused(
         self, saved: Saved, tmp_path: Path, changed: dict[str, Any], reason: str
     ) -> None:
         add_task(tmp_path, "bard", self.deltas(saved), BASE, MADE)
@@ -152,7 +152,7 @@ class TestFolder:
         with pytest.raises(InvalidArgument, match=f"task 'bard' is refused: .*{reason}"):
             load_task(tmp_path, "bard", BASE)
 
-    def test_what_is_damaged_empty_or_of_another_kind_is_refused(self, saved: Saved, tmp_path: Path) -> None:
+    def test_damaged_empty_and_other_tasks_are_refused(self, saved: Saved, tmp_path: Path) -> None:
         add_task(tmp_path, "bard", self.deltas(saved), BASE, MADE)
         with pytest.raises(InvalidArgument, match="the task changes no layer"):
             add_task(tmp_path, "none", {}, BASE, MADE)
@@ -169,7 +169,7 @@ class TestFolder:
 
     @staticmethod
     def rewrite(folder: Path, changed: dict[str, Any]) -> None:
-        """Replace tensors, and what vouches for them."""
+        """Replace tensors of a stored task and update their size and hash."""
         import hashlib
 
         file, record = folder / "task.safetensors", folder / "task.json"

@@ -1,4 +1,4 @@
-"""Updates of the native library at every level of vector instructions."""
+"""Low-rank updates of the native library, at every level of vector instructions."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def _as_before() -> Iterator[None]:
     threads=st.integers(1, 3),
     adding=st.booleans(),
 )
-def test_rows_add_their_own_ranks(seed: int, rows: int, inputs: int, outputs: int, threads: int, adding: bool) -> None:
-    """A row has some of the ranks, or none; NaN in other ranks is not read."""
+def test_rows_use_the_ranks_of_their_own_task(
+    seed: int, rows: int, inputs: int, outputs: int, threads: int, adding: bool
+) -> None:
+    """A row uses some of the ranks, or none; the unused ranks hold NaN."""
     draw = np.random.default_rng(seed)
     factors = [draw.normal(size=(2, RANKS, size)).astype(np.float32) for size in (inputs, outputs)]
     cut = sorted(draw.integers(0, RANKS + 1, 2).tolist())

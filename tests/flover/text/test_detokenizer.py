@@ -1,4 +1,4 @@
-"""Incremental text against decoding all tokens at once, with tokenizers of both kinds."""
+"""Incremental detokenization compared with decoding all tokens at once, for two kinds of tokenizers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SAMPLES = ["the cat sat on the mat", " ünïcödé, 漢字 and 🙂🙃 emoji", 
 
 @cache
 def byte_level() -> Tokenizer:
-    """GPT-2's kind: tokens are bytes of UTF-8, some of them merged, also across characters."""
+    """Return a tokenizer like GPT-2's: its tokens are bytes of UTF-8, some of them merged, also across characters."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     encode = pre_tokenizers.ByteLevel(add_prefix_space=False)
     merges = [tuple(encode.pre_tokenize_str(text)[0][0][:2]) for text in (" t", "th", "🙂", "漢", "ü")]
@@ -29,7 +29,7 @@ def byte_level() -> Tokenizer:
 
 @cache
 def byte_fallback() -> Tokenizer:
-    """Llama's kind: words with their blank in front, bytes for what is in no word, the first blank dropped."""
+    """Return a tokenizer like Llama's: words with a leading blank, bytes for all else, the first blank dropped."""
     pieces = ["<unk>", *(f"<0x{code:02X}>" for code in range(256)), *"▁thecasonmx,", "▁the", "▁cat"]
     vocabulary = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
     merges = [("▁", "t"), ("▁t", "h"), ("▁th", "e"), ("▁", "c"), ("▁c", "a"), ("▁ca", "t")]
@@ -50,8 +50,7 @@ def pieces(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> list[s
 
 @pytest.mark.parametrize("make", [byte_level, byte_fallback])
 @given(st.sampled_from(SAMPLES[:3]), st.text(max_size=12))
-def test_texts_come_whole(make: object, before: str, text: str) -> None:
-    """Of any valid text no piece has half a character, and all pieces make the text."""
+def test_pieces_make_the_text_and_never_split_a_character(make: object, before: str, text: str) -> None:
     tokenizer = make()  # type: ignore[operator]
     prompt = tokenizer.encode(before).ids
     tokens = tokenizer.encode(before + text).ids
@@ -65,20 +64,20 @@ def test_texts_come_whole(make: object, before: str, text: str) -> None:
 
 
 @given(st.lists(st.integers(0, byte_level().get_vocab_size() - 1), max_size=40))
-def test_bytes_that_are_no_text_come_as_in_the_whole(tokens: list[int]) -> None:
+def test_invalid_utf8_is_decoded_as_in_the_whole(tokens: list[int]) -> None:
     tokenizer = byte_level()
     prompt = tokenizer.encode("a prompt").ids
     found = pieces(tokenizer, prompt, tokens)
     assert "".join(found) == tokenizer.decode(prompt + tokens)[len("a prompt") :]
 
 
-def test_a_word_keeps_its_blank_behind_the_prompt() -> None:
+def test_the_first_word_after_the_prompt_keeps_its_blank() -> None:
     tokenizer = byte_fallback()
     ids = tokenizer.encode("the cat").ids
     assert pieces(tokenizer, ids[:1], ids[1:]) == [" cat", ""]
 
 
-def test_a_long_text_is_decoded_a_few_tokens_at_a_time() -> None:
+def test_only_a_few_tokens_of_a_long_text_are_decoded_again() -> None:
     tokenizer = byte_level()
     tokens = tokenizer.encode(SAMPLES[1] * 50).ids
     detokenizer = Detokenizer(tokenizer, [tokens[0]])

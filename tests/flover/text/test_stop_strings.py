@@ -9,8 +9,8 @@ TEXT = st.text("abc", max_size=40)
 
 
 @given(st.lists(st.text("abc", max_size=6), max_size=12), st.lists(st.text("abc", min_size=1, max_size=5), max_size=3))
-def test_the_text_ends_before_the_first_stop_that_is_there(pieces: list[str], stops: list[str]) -> None:
-    """Against looking at all text after every piece; what was passed on is never taken back."""
+def test_the_text_ends_before_the_first_stop_string(pieces: list[str], stops: list[str]) -> None:
+    """Compared with a search of the whole text after every piece; text that was sent never changes."""
     matcher, passed, text = StopMatcher(stops), "", ""
     for piece in pieces:
         text += piece
@@ -22,7 +22,7 @@ def test_the_text_ends_before_the_first_stop_that_is_there(pieces: list[str], st
             assert passed == text[: min(starts)]
             return
         assert text.startswith(passed)
-        # Nothing is held back that cannot become a stop, or is more than the longest beginning of one.
+        # Only text that may be the beginning of a stop string is held back.
         held = text[len(passed) :]
         assert not held or any(stop.startswith(held) for stop in stops)
     assert passed + matcher.finish() == text

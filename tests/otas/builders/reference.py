@@ -1,4 +1,4 @@
-"""The transformer written a second time, slowly and from the paper: a list of tokens an image, in float64."""
+"""A slow float64 reference of the transformer with prompts and merging, which handles one list of tokens per image."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Vector = Any  # a float64 array of one dimension
 
 @dataclass
 class Token:
-    """What stands for a class token, a prompt, or one or more patches."""
+    """A class token, a prompt, or one or more merged patches."""
 
     value: Vector
     kind: str
@@ -24,9 +24,19 @@ class Token:
 
 
 def features(vit: Vit, gamma: int, image: Vector, prompts: Vector | None, *, accumulate: bool) -> tuple[Vector, Any]:
-    """Features of one image [channels, height, width], and which patches each of the last tokens stands for.
+    """Compute the features of one image.
 
-    `prompts` [layers, γ, width]. Forms with a class token and plain layers only.
+    Only models with a class token and plain layers are supported.
+
+    Args:
+        vit: Weights and configuration.
+        gamma: Number of prompts per layer, or minus the number of tokens to merge per layer.
+        image: Pixels [channels, height, width].
+        prompts: Prompts [layers, γ, width]; None for γ up to 0.
+        accumulate: Whether prompts stay in later layers.
+
+    Returns:
+        The features, and for each patch token after the last layer the patches that were merged into it.
     """
     weights = {name: tensor.double().numpy() for name, tensor in vit.tensors.items()}
     config = vit.config
@@ -37,7 +47,7 @@ def features(vit: Vit, gamma: int, image: Vector, prompts: Vector | None, *, acc
             assert prompts is not None
             if not accumulate:
                 tokens = [token for token in tokens if token.kind != "prompt"]
-            # In front, behind the class token, where VPT has them.
+            # After the class token, as in VPT.
             new = [Token(np.array(value, np.float64), "prompt", []) for value in prompts[layer]]
             tokens = [tokens[0], *new, *tokens[1:]]
         normed = [_norm(token.value, weights, f"{at}norm1") for token in tokens]
@@ -116,5 +126,5 @@ def _merge(tokens: list[Token], keys: list[Vector], wanted: int) -> list[Token]:
         target.patches = target.patches + token.patches
     for token, _ in staying:
         token.value = sums[id(token)] / len(token.patches)
-    # Those that stay of the half that may leave, by their similarity; then the other half.
+    # The unmerged tokens of the first half by similarity, then the second half.
     return [tokens[0], *(token for _, token, _ in edges[count:]), *(token for token, _ in staying)]

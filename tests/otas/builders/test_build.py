@@ -1,4 +1,4 @@
-"""What the build of a vision transformer publishes, what it refuses, and how it goes on."""
+"""Building a vision transformer: what is published and profiled, when it is rebuilt, and what is refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Built = tuple[Path, OtasReport]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A repository, and the report. Not to be changed."""
+    """A repository and the build's report; read-only."""
     folder = tmp_path_factory.mktemp("built")
     return folder / "r", tiny.build(folder / "r", tiny.write_source(folder / "source"))
 
@@ -69,7 +69,7 @@ def test_every_gamma_and_size_is_profiled(built: Built) -> None:
     assert list(report.rows[0].batch_ms) == [1, 2, 4]
 
 
-def test_engines_compute_what_torch_does_at_every_size(built: Built) -> None:
+def test_engines_equal_torch_at_every_batch_size(built: Built) -> None:
     manifest = tiny.manifest_of(built[0])
     runner = open_runner(manifest, built[0] / "vision/1")
     runner.warm_up()
@@ -86,7 +86,7 @@ def test_engines_compute_what_torch_does_at_every_size(built: Built) -> None:
             np.testing.assert_allclose(features, expected[:images].numpy(), rtol=0, atol=1e-4)
 
 
-def test_what_is_current_is_not_built_again_and_tasks_stay(source: Path, tmp_path: Path) -> None:
+def test_a_current_version_is_not_rebuilt_and_its_tasks_are_kept(source: Path, tmp_path: Path) -> None:
     first = tiny.build(tmp_path / "r", source, gammas=[0], static_batches=[])
     tiny.add_random_task(tmp_path / "r", "kept", ["a", "b"])
     again = tiny.build(tmp_path / "r", source, gammas=[0], static_batches=[])
@@ -97,7 +97,7 @@ def test_what_is_current_is_not_built_again_and_tasks_stay(source: Path, tmp_pat
     assert (tmp_path / "r/vision/tasks/kept/task.json").is_file()
 
 
-def test_a_build_goes_on_where_it_stopped(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_build_resumes(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
@@ -112,7 +112,7 @@ def test_a_build_goes_on_where_it_stopped(source: Path, tmp_path: Path, monkeypa
     assert tiny.manifest_of(tmp_path / "r").accumulate
 
 
-def test_what_misses_its_tolerance_is_not_published(source: Path, tmp_path: Path) -> None:
+def test_a_version_beyond_its_tolerance_is_not_published(source: Path, tmp_path: Path) -> None:
     report = tiny.build(tmp_path / "r", source, gammas=[0], static_batches=[], tolerance=1e-12)
     assert report.outcome == "missed"
     assert any("γ 0: largest error of the features" in reason for reason in report.reasons)
@@ -121,7 +121,7 @@ def test_what_misses_its_tolerance_is_not_published(source: Path, tmp_path: Path
 
 @pytest.fixture
 def wrong_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Graphs of other weights than the model's."""
+    """Export graphs with other weights than the model's."""
     from tidal_builders.otas import engines
 
     convert = engines.convert
@@ -135,14 +135,14 @@ def wrong_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("wrong_engines")
-def test_engines_of_another_model_are_noticed(source: Path, tmp_path: Path) -> None:
+def test_engines_with_other_weights_fail_the_verification(source: Path, tmp_path: Path) -> None:
     report = tiny.build(tmp_path / "r", source, gammas=[0, 1], static_batches=[])
     assert report.outcome == "missed"
     assert [reason[:4] for reason in report.reasons] == ["γ 0:", "γ 1:"]
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"model": "./nothing"}, "there is no folder"),
         ({"gammas": [-2, 2]}, "0, the unchanged model, is missing"),
@@ -152,19 +152,19 @@ def test_engines_of_another_model_are_noticed(source: Path, tmp_path: Path) -> N
         ({"device": "gpu"}, "engine openvino runs on cpu, not on gpu"),
     ],
 )
-def test_what_cannot_be_built_is_said(tmp_path: Path, source: Path, fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidArgument, match=said):
+def test_invalid_specs_are_refused(tmp_path: Path, source: Path, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         tiny.build(tmp_path / "r", source, **fields)
 
 
-def test_batches_of_a_verification_hold_every_row() -> None:
+def test_verification_runs_every_row_at_every_batch_size() -> None:
     found = list(_batches(8, {1, 3, 16}))
     assert [len(rows) for rows in found] == [1] * 8 + [3] * 3 + [16]
     for size in (1, 3, 16):
         assert {int(row) for rows in found if len(rows) == size for row in rows} == set(range(8))
 
 
-def test_a_torch_engine_is_built_and_verified_too(source: Path, tmp_path: Path) -> None:
+def test_a_torch_engine_is_built_and_verified(source: Path, tmp_path: Path) -> None:
     report = tiny.build(tmp_path / "r", source, gammas=[0, 2], static_batches=[], engine="torch", device="cpu")
     manifest = tiny.manifest_of(tmp_path / "r")
     assert (report.outcome, manifest.engine, manifest.device.kind) == ("published", "torch", "cpu")
@@ -172,13 +172,13 @@ def test_a_torch_engine_is_built_and_verified_too(source: Path, tmp_path: Path) 
     assert features.shape == (3, 8)
 
 
-def test_prompts_share_a_graph_but_on_tensorrt() -> None:
+def test_prompts_share_a_graph_except_on_tensorrt() -> None:
     assert graphs((-4, 0, 2, 4), "openvino") == {(-4,): "merge4", (0,): "plain", (2, 4): "prompts"}
     assert list(graphs((-4, 0, 2, 4), "tensorrt")) == [(-4,), (0,), (2,), (4,)]
     assert list(graphs((0,), "torch")) == [(0,)]
 
 
-def test_sizes_and_times_of_a_profile() -> None:
+def test_profiled_sizes_and_monotonic_latencies() -> None:
     assert batch_sizes(6) == (1, 2, 4, 6)
     assert batch_sizes(1) == (1,)
     assert _monotonic([3.0, 2.0, 5.0, 4.0]) == (2.0, 2.0, 4.0, 4.0)

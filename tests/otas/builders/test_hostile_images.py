@@ -1,4 +1,4 @@
-"""Labelled images and labels as hostile files: refused with a sentence before much memory is taken."""
+"""Hostile files of labelled images and labels: refused with one message before much memory is allocated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidal_builders.otas.training.images import read_images, read_labels
 
 
 def member(shape: str, content: bytes = b"") -> bytes:
-    """An .npy that says to have a shape."""
+    """An .npy file with a shape in its header."""
     header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}".encode().ljust(117) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + content
 
@@ -34,7 +34,7 @@ def refused(path: Path) -> str:
     return str(caught.value)
 
 
-def test_an_archive_that_unpacks_to_more_than_is_accepted(tmp_path: Path) -> None:
+def test_an_archive_beyond_the_limits(tmp_path: Path) -> None:
     path = archive(tmp_path / "x.npz", labels=member("(1,)", bytes(1)))
     content = bytearray(path.read_bytes())
     entry = content.index(b"PK\x01\x02")
@@ -46,13 +46,13 @@ def test_an_archive_that_unpacks_to_more_than_is_accepted(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("shape", ["(1099511627776,)", "(4611686018427387904, 4)", "(-1,)", "1"])
-def test_an_array_of_a_size_that_it_has_not(tmp_path: Path, shape: str) -> None:
+def test_an_array_with_a_false_shape(tmp_path: Path, shape: str) -> None:
     path = archive(tmp_path / "x.npz", labels=member(shape, bytes(4)), images=member("(1,1,1)", bytes(1)))
-    said = refused(path)
-    assert "contains no labelled images" in said or "larger than the memory" in said
+    message = refused(path)
+    assert "contains no labelled images" in message or "larger than the memory" in message
 
 
-def test_what_is_no_archive(tmp_path: Path) -> None:
+def test_files_that_are_not_archives(tmp_path: Path) -> None:
     stream = io.BytesIO()
     np.save(stream, np.zeros(3))
     damaged = archive(tmp_path / "whole.npz", labels=member("(1,)", bytes(1))).read_bytes()[:-30]
@@ -70,7 +70,7 @@ def test_a_pipe_among_the_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"[" + b" " * (9 << 20) + b"]"], ids=["deep", "9 MiB"])
-def test_labels(tmp_path: Path, content: bytes) -> None:
+def test_labels_that_are_too_long_or_nested(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "labels.json").write_bytes(content)
     with pytest.raises(InvalidArgument, match=r"labels\.json (cannot be read|has \d+ bytes; accepted are)"):
         read_labels(tmp_path / "labels.json")

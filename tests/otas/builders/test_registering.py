@@ -1,4 +1,4 @@
-"""`tidal tasks` on a vision transformer: given or trained, measured with its engines, and live at once."""
+"""`tidal tasks` on a vision transformer: tasks are added or trained, and measured with its engines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LABELS = ("even", "odd")
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with the model "vision" for grey images of 8 pixels; tests add tasks of names of their own."""
+    """A repository with the model "vision" for grey images of 8 pixels; each test adds tasks of its own names."""
     folder = tmp_path_factory.mktemp("registering")
     source = tiny.write_source(folder / "source", tiny_vit(size=8, channels=1, layers=1))
     tiny.build(folder / "r", source, gammas=[0, 2], static_batches=[])
@@ -56,7 +56,7 @@ def run(repository: Path, *arguments: object) -> Result:
     return CliRunner().invoke(tasks, [*map(str, arguments), "--repository", str(repository)])
 
 
-def test_what_is_given_is_measured_with_the_engines(built: Path, given: Path, data: Path) -> None:
+def test_an_added_task_is_measured_with_the_engines(built: Path, given: Path, data: Path) -> None:
     found = run(built, "add", "vision", given, "--data", data)
     assert found.exit_code == 0, found.stderr
     assert found.stdout.startswith("added task 'given' to vision: accuracy γ +0 ")
@@ -72,7 +72,7 @@ def test_what_is_given_is_measured_with_the_engines(built: Path, given: Path, da
     assert load_task(built / "vision/tasks", "copy", manifest).accuracy == task.accuracy
 
 
-def test_what_is_trained_is_measured_on_what_was_kept_apart(built: Path, data: Path) -> None:
+def test_a_trained_task_is_measured_on_held_out_images(built: Path, data: Path) -> None:
     found = run(built, "train", "vision", data, "--epochs", 2, "--rate", 0.01, "--json")
     assert found.exit_code == 0, found.stderr
     result = json.loads(found.stdout)
@@ -86,11 +86,11 @@ def test_what_is_trained_is_measured_on_what_was_kept_apart(built: Path, data: P
     assert (again.exit_code, "task 'parity' already exists" in again.stderr) == (1, True)
 
 
-def test_what_cannot_be_added_is_said(built: Path, given: Path, data: Path, tmp_path: Path) -> None:
+def test_invalid_sources_and_options_are_refused(built: Path, given: Path, data: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (given / "few").mkdir()
     (given / "few/labels.json").write_text("[]")
-    for arguments, said in [
+    for arguments, message in [
         (
             ("add", given, "--name", "x"),
             "needs labelled images, on which its accuracy is measured: name them by --data",
@@ -112,4 +112,4 @@ def test_what_cannot_be_added_is_said(built: Path, given: Path, data: Path, tmp_
     ]:
         command, *rest = arguments
         found = run(built, command, "vision", *rest)
-        assert (found.exit_code, said in found.stderr) == (1, True), found.stderr
+        assert (found.exit_code, message in found.stderr) == (1, True), found.stderr

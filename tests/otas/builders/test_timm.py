@@ -1,4 +1,4 @@
-"""The transformer computes what timm's does, for every form that is accepted."""
+"""The transformer equals timm's for every accepted form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ needs_timm = pytest.mark.skipif(not has_timm(), reason=f"timm is not in {vision_
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder a form, see `timm_models`."""
+    """A folder per form, see `timm_models`."""
     folder = tmp_path_factory.mktemp("timm")
     root = Path(timm_models.__file__).parents[3]
     found = os.pathsep.join([str(vision_folder()), str(root)])
@@ -36,7 +36,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_timm
 @pytest.mark.parametrize("form", ["plain", "grey", "registers", "mean", "clip", "mean before"])
-def test_without_change_it_is_timms_model(models: Path, form: str) -> None:
+def test_at_gamma_0_features_equal_those_of_timm(models: Path, form: str) -> None:
     folder = models / form / "exported"
     reference = load_file(folder / REFERENCE_FILE)
     model = load_transformer(read_vit(folder))
@@ -48,31 +48,31 @@ def test_without_change_it_is_timms_model(models: Path, form: str) -> None:
 
 @needs_timm
 @pytest.mark.parametrize(
-    ("form", "said"),
+    ("form", "message"),
     [
         ("latent pooling", "not supported: tensor attn_pool"),
         ("gated", r"not supported: tensor blocks\.0\.attn\.norm"),
         ("convolutions", r"contains a MobileNetV3; accepted: timm's vit_\*"),
     ],
 )
-def test_other_forms_are_refused(models: Path, form: str, said: str) -> None:
-    assert re.search(said, (models / form / "refused").read_text())
+def test_other_forms_are_refused(models: Path, form: str, message: str) -> None:
+    assert re.search(message, (models / form / "refused").read_text())
 
 
 @needs_timm
-def test_a_timm_model_is_built_and_held_to_timm(models: Path, tmp_path: Path) -> None:
+def test_a_timm_model_is_built_and_verified(models: Path, tmp_path: Path) -> None:
     report = tiny.build(tmp_path / "r", models / "plain/source", gammas=[0], static_batches=[])
     assert (report.outcome, report.base) == ("published", read_vit(models / "plain/exported").digest)
     assert tiny.manifest_of(tmp_path / "r").source.architecture == "vit_tiny_patch16_224"
 
 
 @needs_timm
-def test_a_refusal_of_the_child_process_is_one_sentence(tmp_path: Path) -> None:
+def test_an_error_of_the_child_process_is_one_message(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"^field 'model': .* has no model.safetensors; pickled weights"):
         export_timm_model(tmp_path, tmp_path)
 
 
-def test_without_timm_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_timm_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     if has_timm():
         pytest.skip("timm is installed beside torch here")

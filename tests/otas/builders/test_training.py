@@ -1,4 +1,4 @@
-"""Tasks are trained on a frozen transformer, and their accuracies measured on what training did not see."""
+"""Training tasks on a frozen transformer, pretraining, and reading labelled images."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUICK = Settings(epochs=3, batch=64, rate=0.01)
 
 
 def digits(count: int, labels: tuple[str, ...] = tuple("0123456789")) -> LabelledImages:
-    """Scans of hand-written digits, 8 pixels high and wide, with as many classes as labels."""
+    """Scans of handwritten digits of 8 x 8 pixels, whose classes are the digits modulo the number of labels."""
     found = load_digits()
     images = []
     for image in found.images[:count]:
@@ -56,7 +56,7 @@ def same(one: TaskParameters, other: TaskParameters) -> bool:
     return all(np.array_equal(mine, yours) for mine, yours in pairs)
 
 
-def test_what_is_trained_from_nothing_serves_tasks(tmp_path: Path) -> None:
+def test_a_pretrained_transformer_serves_trained_tasks(tmp_path: Path) -> None:
     config = tiny_config(size=8, channels=1, patch=(2, 2), width=32, inner=64, heads=4)
     vit = pretrain(config, digits(700), Settings(epochs=6, rate=0.005))
     tiny.build(tmp_path / "r", tiny.write_source(tmp_path / "source", vit), gammas=[-6, 0, 2], static_batches=[])
@@ -70,12 +70,12 @@ def test_what_is_trained_from_nothing_serves_tasks(tmp_path: Path) -> None:
     assert accuracy[0] > 0.8
     assert accuracy[2] > 0.8
     assert 0.5 < accuracy[-6] <= 1
-    # Nothing of the transformer was trained on the way.
+    # Training the task left the transformer unchanged.
     for name, tensor in model.state_dict().items():
         assert (tensor == vit.tensors[name]).all()
 
 
-def test_prompts_learn_what_a_head_alone_cannot(tmp_path: Path) -> None:
+def test_prompts_improve_on_a_head_alone(tmp_path: Path) -> None:
     vit = tiny_vit(size=8, channels=1)
     images = digits(128, ("even", "odd"))
     task = train_task(
@@ -92,7 +92,7 @@ def test_prompts_learn_what_a_head_alone_cannot(tmp_path: Path) -> None:
     assert right[2] > right[0] + 0.05
 
 
-def test_an_interrupted_training_comes_to_the_same(tmp_path: Path) -> None:
+def test_resumed_training_gives_the_same_result(tmp_path: Path) -> None:
     vit = tiny_vit(size=8, channels=1, layers=1)
     images, form = digits(96), form_of(vit, (0, 2))
     whole = train_task(load_transformer(vit), "b", form, images, QUICK, tmp_path / "whole")
@@ -113,7 +113,7 @@ def test_an_interrupted_training_comes_to_the_same(tmp_path: Path) -> None:
     assert not same(whole, other)
 
 
-def test_an_interrupted_pretraining_comes_to_the_same(tmp_path: Path) -> None:
+def test_resumed_pretraining_gives_the_same_result(tmp_path: Path) -> None:
     config, images = tiny_config(size=8, channels=1), digits(96)
     how = {"variation": Variation(mirror=True, shift=1, seen=0.5)}
     whole = pretrain(config, images, QUICK, **how)
@@ -153,7 +153,7 @@ def test_images_are_augmented_as_configured() -> None:
         Variation(seen=0)
 
 
-def test_a_head_alone_may_have_epochs_of_its_own(tmp_path: Path) -> None:
+def test_heads_without_prompts_may_have_their_own_number_of_epochs(tmp_path: Path) -> None:
     vit = tiny_vit(size=8, channels=1, layers=1)
     reported: list[tuple[int, float]] = []
     settings = dataclasses.replace(QUICK, epochs=1, head_epochs=4)
@@ -166,7 +166,7 @@ def test_a_head_alone_may_have_epochs_of_its_own(tmp_path: Path) -> None:
     assert "head_epochs" not in QUICK.described()
 
 
-def test_images_are_decoded_once_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoded_images_are_kept_within_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[str] = []
     pixels_of = ImageDecoder.pixels
 
@@ -215,14 +215,14 @@ def test_images_of_folders_and_arrays(tmp_path: Path) -> None:
     assert again.digest == found.digest != turned.digest
 
 
-def test_images_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+def test_invalid_labelled_images_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     write_folder(tmp_path / "f")
     np.savez(tmp_path / "few.npz", images=np.zeros((2, 4, 4), np.uint8), labels=np.zeros(3, np.int64))
     np.savez(tmp_path / "float.npz", images=np.zeros((1, 4, 4)), labels=np.zeros(1, np.int64))
     np.savez(tmp_path / "bare.npz", images=np.zeros((1, 4, 4), np.uint8))
     np.savez(tmp_path / "pickled.npz", images=np.array([object()]), labels=np.zeros(1, np.int64))
-    for path, labels, said in [
+    for path, labels, message in [
         ("empty", None, "has no folders of images; accepted:"),
         ("f", ["dark"], "the label 'light', which the task does not have; accepted: dark"),
         ("few.npz", None, "2 images and 3 labels"),
@@ -232,7 +232,7 @@ def test_images_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         ("pickled.npz", None, "contains no labelled images"),
         ("nothing.npz", None, "contains no labelled images"),
     ]:
-        with pytest.raises(InvalidArgument, match=said):
+        with pytest.raises(InvalidArgument, match=message):
             read_images(tmp_path / path, labels)
     with pytest.raises(InvalidArgument, match="too few to split off a share"):
         read_images(tmp_path / "f").split(0.01, seed=0)

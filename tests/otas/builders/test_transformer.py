@@ -1,4 +1,4 @@
-"""Prompts and merging against a slow reference, and what must not depend on a batch."""
+"""Prompts and merging compared with a slow reference, and the independence of a batch's rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def drawn_prompts(gamma: int, model: TransformerModel, images: int = 3) -> torch
 @pytest.mark.parametrize("pool", ["token", "avg"])
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize("gamma", [-6, -3, -1, 0, 1, 3])
-def test_it_computes_what_a_slow_reference_does(gamma: int, accumulate: bool, pool: str) -> None:
+def test_features_equal_those_of_the_reference(gamma: int, accumulate: bool, pool: str) -> None:
     vit = tiny_vit(layers=3, pool=pool)
     model = load_transformer(vit, accumulate=accumulate)
     prompts = drawn_prompts(gamma, model)
@@ -46,7 +46,7 @@ def test_it_computes_what_a_slow_reference_does(gamma: int, accumulate: bool, po
 
 
 @pytest.mark.parametrize("gamma", [-3, 0, 3])
-def test_training_in_bf16_computes_the_same_but_for_rounding(gamma: int) -> None:
+def test_bf16_features_are_close(gamma: int) -> None:
     model = load_transformer(tiny_vit(layers=3))
     prompts = drawn_prompts(gamma, model)
     with torch.inference_mode():
@@ -57,7 +57,7 @@ def test_training_in_bf16_computes_the_same_but_for_rounding(gamma: int) -> None
     assert closeness.min() > 0.999
 
 
-def test_ways_of_prompting_and_merging_differ() -> None:
+def test_each_way_of_prompting_and_merging_gives_other_features() -> None:
     vit = tiny_vit()
     model, other = load_transformer(vit), load_transformer(vit, accumulate=True)
     with torch.inference_mode():
@@ -71,7 +71,7 @@ def test_ways_of_prompting_and_merging_differ() -> None:
 
 
 @pytest.mark.parametrize("gamma", [-5, 0, 2])
-def test_an_images_features_depend_on_its_own_row_alone(gamma: int) -> None:
+def test_features_of_an_image_are_independent_of_other_rows(gamma: int) -> None:
     model = load_transformer(tiny_vit())
     prompts = drawn_prompts(gamma, model)
     with torch.inference_mode():
@@ -81,7 +81,7 @@ def test_an_images_features_depend_on_its_own_row_alone(gamma: int) -> None:
             torch.testing.assert_close(together[row : row + 1], alone, rtol=0, atol=1e-5)
 
 
-def test_gamma_is_an_argument_and_nothing_is_kept() -> None:
+def test_gamma_is_an_argument_without_state() -> None:
     model = load_transformer(tiny_vit())
     with torch.inference_mode():
         first = model(0, IMAGES)
@@ -119,7 +119,7 @@ def test_the_most_similar_pair_is_averaged_by_weight() -> None:
     assert sizes[0, :, 0].tolist() == [1, 4, 1]
 
 
-def test_merging_stops_at_half_and_at_a_minimum() -> None:
+def test_merging_is_limited_to_half_and_to_a_minimum_of_tokens() -> None:
     config = tiny_config(layers=5)
     assert merges_by_layer(config, -20) == (8, 4, 0, 0, 0)
     assert merges_by_layer(config, -3) == (3, 3, 3, 3, 0)
@@ -129,7 +129,7 @@ def test_merging_stops_at_half_and_at_a_minimum() -> None:
     assert tokens_by_layer(config, 2, accumulate=True) == (19, 21, 23, 25, 27, 27)
 
 
-def test_the_papers_list_is_brought_to_the_models_size() -> None:
+def test_the_default_gammas_of_the_paper_are_scaled_to_the_model() -> None:
     base = tiny_config(size=224, patch=(16, 16), layers=12)
     assert default_gammas(base) == (-20, -15, -10, -5, 0, 2, 4, 8)
     assert default_gammas(tiny_config(size=32, layers=6)) == (-13, -10, -7, -3, 0, 1, 3, 5)

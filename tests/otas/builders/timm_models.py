@@ -1,4 +1,4 @@
-"""Makes small timm models of many forms and exports each; run in the process that sees timm.
+"""Creates small timm models of many forms and exports each; runs in the process that can import timm.
 
 `python timm_models.py FOLDER` writes `FOLDER/<form>/source`, as timm saves models, and `FOLDER/<form>/exported`; what
 the export refuses leaves its reason in `FOLDER/<form>/refused`.

@@ -1,4 +1,4 @@
-"""Profiles with figures that can be followed by hand."""
+"""Profiles with round numbers, for calculations by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidal.otas.policies import Query
 
 @dataclass(frozen=True)
 class MadeProfile:
-    """Seconds of a batch by γ and queries, accuracies by task and γ, and a table of rates."""
+    """Seconds of a batch by γ and number of queries, accuracies by task and γ, and a table of rates."""
 
     gammas: tuple[int, ...]
     seconds: Callable[[int, int], float]
@@ -35,14 +35,14 @@ class MadeProfile:
         return next((gamma for most, gamma in self.rates if rate <= most), self.gammas[0])
 
 
-# A query takes 1, 2 or 4 ms, whatever shares its batch; prompts help the hard task most.
+# A query takes 1, 2 or 4 ms in a batch of any size; prompts help the hard task most.
 LINEAR = MadeProfile(
     gammas=(-10, 0, 4),
     seconds=lambda gamma, batch: {-10: 0.001, 0: 0.002, 4: 0.004}[gamma] * batch,
     accuracies={"easy": {-10: 0.9, 0: 0.95, 4: 1.0}, "hard": {-10: 0.4, 0: 0.6, 4: 0.8}},
     rates=((100, 4), (300, 0)),
 )
-# A batch costs 8 ms, and each query 1, 2 or 4.
+# A batch takes 8 ms, and each query 1, 2 or 4 ms more.
 STARTED = MadeProfile(
     gammas=LINEAR.gammas,
     seconds=lambda gamma, batch: 0.008 + LINEAR.seconds(gamma, batch),

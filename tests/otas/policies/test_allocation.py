@@ -1,4 +1,4 @@
-"""Algorithms 2 and 3: by hand, against the printed lines, and against every choice."""
+"""Algorithms 2 and 3 of the OTAS paper: by hand, against the printed lines, and against brute force."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from hypothesis import strategies as st
 
 from tidal.otas.policies.allocation import Row, by_arrival_rate, by_dynamic_programme
 
-# γ: merged, as it is, prompts.
+# Seconds at each γ: with merging, unchanged, with prompts.
 QUICK = (0.1, 0.2, 0.4)
 
 
 class TestDynamicProgramme:
-    def test_time_enough_gets_the_most(self) -> None:
+    def test_with_enough_time_the_largest_gamma_is_chosen(self) -> None:
         assert by_dynamic_programme(0.0, [1.0, 2.0], [QUICK, QUICK], [(1, 2, 3), (1, 2, 3)]) == [2, 2]
 
-    def test_a_deadline_is_kept_strictly(self) -> None:
+    def test_a_batch_must_end_before_its_deadline(self) -> None:
         assert by_dynamic_programme(0.0, [0.4], [QUICK], [(1, 2, 3)]) == [1]
         assert by_dynamic_programme(5.0, [5.41], [QUICK], [(1, 2, 3)]) == [2]
 
-    def test_little_time_is_shared(self) -> None:
+    def test_scarce_time_goes_to_the_highest_total_utility(self) -> None:
         # 0.55 s for both: 0.4 + 0.1 earns 3 + 1, 0.2 + 0.2 earns 2 + 2, 0.1 + 0.4 earns 1 + 9.
         assert by_dynamic_programme(0.0, [0.55, 0.55], [QUICK, QUICK], [(1, 2, 3), (1, 2, 9)]) == [0, 2]
 
-    def test_a_batch_is_left_out_for_a_better_one(self) -> None:
+    def test_a_batch_is_skipped_for_one_of_higher_utility(self) -> None:
         assert by_dynamic_programme(0.0, [0.15, 0.19], [QUICK, QUICK], [(1, 2, 3), (5, 6, 7)]) == [None, 0]
 
-    def test_what_is_not_executed_in_front_is_not_executed(self) -> None:
+    def test_skipped_batches_at_the_front_are_not_executed(self) -> None:
         # As printed, S starts as 1 and no comparison of zeros changes it: the first two would run at index 1.
         deadlines = [0.05, 0.06, 0.5]
         assert by_dynamic_programme(0.0, deadlines, [QUICK] * 3, [(1, 2, 3)] * 3) == [None, None, 2]
 
-    def test_a_batch_that_earns_nothing_takes_its_time_all_the_same(self) -> None:
-        # As printed, its state would keep the clock T, and the second batch seem to be in time behind it.
+    def test_a_batch_without_utility_still_takes_time(self) -> None:
+        # As printed, its state would keep the clock T, and the second batch would seem to be in time after it.
         assert by_dynamic_programme(0.0, [0.5, 0.45], [QUICK, QUICK], [(0, 0, 0), (1, 2, 3)]) == [None, 2]
 
-    def test_nothing_that_waits_and_nothing_that_can_run(self) -> None:
+    def test_no_batches_and_no_feasible_batch(self) -> None:
         assert by_dynamic_programme(0.0, [], [], []) == []
         assert by_dynamic_programme(1.0, [0.5], [QUICK], [(1, 2, 3)]) == [None]
         assert by_dynamic_programme(0.0, [9.0], [(0.1, math.inf, math.inf)], [(1, 2, 3)]) == [0]
 
-    def test_one_clock_a_state_loses_the_best(self) -> None:
-        """What the published programme cannot see: less utility that is there much sooner.
+    def test_one_clock_per_state_misses_the_optimum(self) -> None:
+        """The published programme misses plans of less utility that end much sooner.
 
-        Behind the first two, the state "the second at the last γ" keeps the way of the most utility, 3 + 3 at 0.8 s;
-        then the third is too late. Behind the way of 1 + 3, which is there at 0.5 s, it would earn its 4.
+        After the first two batches, the state "the second at the last γ" keeps the path of the most utility, 3 + 3 at
+        0.8 s; then the third is too late. After the path of 1 + 3, which ends at 0.5 s, it would earn its 4.
         """
         deadlines, seconds = [0.45, 0.85, 0.95], [QUICK, (9, 9, 0.4), (9, 9, 0.4)]
         utilities = [(1, 2, 3), (0, 0, 3), (0, 0, 4)]
@@ -114,7 +114,7 @@ BATCHES = st.lists(st.tuples(st.integers(1, 30), SECONDS, UTILITIES), min_size=1
 
 @given(BATCHES)
 @settings(max_examples=150, deadline=None)
-def test_it_is_the_printed_programme_and_never_better_than_the_best(batches: list[tuple[int, Row, Row]]) -> None:
+def test_it_equals_the_printed_programme_and_never_exceeds_brute_force(batches: list[tuple[int, Row, Row]]) -> None:
     batches.sort(key=lambda batch: batch[0])
     deadlines, seconds, utilities = ([batch[i] for batch in batches] for i in range(3))
     found = by_dynamic_programme(0.0, deadlines, seconds, utilities)  # type: ignore[arg-type]
@@ -129,32 +129,32 @@ class TestArrivalRate:
         deadlines, utilities = zip(*batches, strict=True)
         return by_arrival_rate(0.0, deadlines, [seconds] * len(batches), utilities, gamma_index)
 
-    def test_the_rate_decides(self) -> None:
+    def test_the_arrival_rate_decides(self) -> None:
         assert self.places((1.0, 0.5), (2.0, 0.5), gamma_index=1) == [1, 1]
 
-    def test_one_that_would_be_late_gets_the_fewest_tokens(self) -> None:
+    def test_a_late_batch_gets_the_smallest_gamma(self) -> None:
         assert self.places((0.2, 0.5), (2.0, 0.5)) == [0, 1]  # T + t ≥ d is late
 
-    def test_it_does_so_even_where_it_is_critical(self) -> None:
+    def test_a_late_batch_gets_the_smallest_gamma_even_if_critical(self) -> None:
         assert self.places((0.15, 1.0)) == [0]
 
-    def test_a_critical_one_gets_the_most(self) -> None:
+    def test_a_critical_batch_gets_the_largest_gamma(self) -> None:
         assert self.places((1.0, 0.8), (2.0, 0.81)) == [1, 2]
 
-    def test_time_passes(self) -> None:
+    def test_earlier_batches_delay_later_ones(self) -> None:
         assert self.places((1.0, 0.9), (0.55, 0.5)) == [2, 0]
 
-    def test_memory_bounds_the_most(self) -> None:
+    def test_memory_limits_the_largest_gamma(self) -> None:
         assert self.places((1.0, 0.9), seconds=(0.1, 0.2, math.inf)) == [1]
         assert self.places((1.0, 0.5), seconds=(0.1, math.inf, math.inf)) == [0]
 
 
-def test_ties_keep_the_first_that_was_found() -> None:
+def test_ties_keep_the_first_choice() -> None:
     assert by_dynamic_programme(0.0, [1.0], [QUICK], [(2, 2, 2)]) == [0]
     assert by_dynamic_programme(0.0, [1.0], [QUICK], [(0, 0, 0)]) == [None]
 
 
 @pytest.mark.parametrize("number", [1, 4])
-def test_earlier_batches_may_hold_any_number_of_gammas(number: int) -> None:
+def test_any_number_of_gammas_is_accepted(number: int) -> None:
     rows = [tuple([0.1] * number)] * 2
     assert by_dynamic_programme(0.0, [1.0, 1.0], rows, [tuple(range(1, number + 1))] * 2) == [number - 1] * 2

@@ -1,4 +1,4 @@
-"""Algorithm 1: which batch a new query joins."""
+"""Algorithm 1 of the OTAS paper: which batch a new query joins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PUBLISHED = Batching()
 
 
 def batches(*queries: Query, batching: Batching = PUBLISHED) -> list[list[int]]:
-    """Places of the queries by batch."""
+    """Indices of the queries in each batch."""
     groups: list[Group] = []
     numbers = {each: number for number, each in enumerate(queries)}
     for each in queries:
@@ -28,45 +28,45 @@ def batches(*queries: Query, batching: Batching = PUBLISHED) -> list[list[int]]:
     return [[numbers[each] for each in group.queries] for group in groups]
 
 
-def test_queries_that_are_alike_share_a_batch() -> None:
+def test_similar_queries_share_a_batch() -> None:
     assert batches(query(0.0, 0.6), query(0.1, 0.6), query(0.2, 0.6)) == [[0, 1, 2]]
 
 
-def test_a_batch_is_closed_a_while_after_its_first_arrival() -> None:
+def test_a_batch_closes_a_fixed_time_after_its_first_arrival() -> None:
     assert batches(query(0.0, 0.6), query(0.5, 0.4)) == [[0, 1]]  # s_b + δ < s_r is strict
     assert batches(query(0.0, 0.6), query(0.51, 0.4)) == [[0], [1]]
 
 
 def test_the_search_ends_at_the_first_closed_batch() -> None:
-    # The second batch is closed when the third query comes; the first, which would take it, began before.
+    # The second batch is closed when the third query arrives; the first, which would accept it, is older still.
     early, late, third = query(0.0, 1.0), query(0.1, 1.6), query(0.65, 0.4)
     assert batches(early, late, third) == [[0], [1], [2]]
 
 
-def test_deadlines_differ_by_a_bound() -> None:
+def test_deadlines_in_a_batch_differ_by_a_limited_time() -> None:
     assert batches(query(0.0, 0.5), query(0.0, 1.0)) == [[0, 1]]
     assert batches(query(0.0, 0.5), query(0.0, 1.001)) == [[0], [1]]
-    # Held against the batch's earliest deadline, whichever query brought it.
+    # The difference is to the batch's earliest deadline.
     assert batches(query(0.0, 1.0), query(0.0, 0.6), query(0.0, 1.2)) == [[0, 1], [2]]
 
 
-def test_utilities_differ_by_a_bound_from_the_first() -> None:
+def test_utilities_differ_by_a_limit_from_the_first_query() -> None:
     assert batches(query(0.0, 1.0, 1.0), query(0.0, 1.0, 0.2)) == [[0, 1]]
     assert batches(query(0.0, 1.0, 1.0), query(0.0, 1.0, 0.01)) == [[0], [1]]
     assert batches(query(0.0, 1.0, 0.01), query(0.0, 1.0, 1.0)) == [[0], [1]]
     assert batches(query(0.0, 1.0, 1.0), query(0.0, 1.0, 0.3), query(0.0, 1.0, 0.01)) == [[0, 1], [2]]
 
 
-def test_a_full_batch_is_passed_over() -> None:
+def test_a_full_batch_is_skipped() -> None:
     assert batches(*(query(0.0, 1.0) for _ in range(5)), batching=Batching(size=2)) == [[0, 1], [2, 3], [4]]
 
 
-def test_the_latest_batch_that_fits_takes_it() -> None:
+def test_the_newest_suitable_batch_is_chosen() -> None:
     first, second, third = query(0.0, 0.5), query(0.0, 1.1), query(0.0, 0.8)
     assert batches(first, second, third) == [[0], [1, 2]]
 
 
-def test_a_batch_knows_what_it_holds() -> None:
+def test_a_group_tracks_its_queries() -> None:
     first, second = query(1.0, 1.0, 1.0), query(1.2, 0.5, 0.5)
     group = Group(first, EARNS)
     group.add(second, 2 * EARNS)

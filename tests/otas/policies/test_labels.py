@@ -1,4 +1,4 @@
-"""Plans by labels: against every choice, and what bounds do to them."""
+"""Planning with labels, compared with brute force, and with a limited number of labels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plan(case: Case, profile: MadeProfile = LINEAR, **options: float) -> list[Ru
 
 
 def value_of(case: Case, runs: list[Run], profile: MadeProfile = LINEAR, price: float = 0.0) -> float:
-    """What a plan earns beyond the price of its time; -∞ where a batch is late, too large or not behind the last."""
+    """Utility of a plan minus the price of its time; -∞ if a batch is late, too large or out of order."""
     now, total, stop = 0.0, 0.0, 0
     for run in runs:
         groups = case[run.start : run.stop]
@@ -52,11 +52,11 @@ def all_plans(groups: int, places: int, joined: int) -> list[list[Run]]:
 
 
 class TestByHand:
-    def test_time_enough_gets_the_most(self) -> None:
+    def test_with_enough_time_the_largest_gamma_is_chosen(self) -> None:
         assert plan([(1.0, 10, (1, 2, 3)), (1.0, 10, (1, 2, 3))]) == [Run(0, 1, 2), Run(1, 2, 2)]
 
-    def test_it_keeps_the_way_that_is_there_sooner(self) -> None:
-        # 10 queries take 10, 20 or 40 ms: what the published programme loses (see test_allocation).
+    def test_it_keeps_the_path_that_ends_sooner(self) -> None:
+        # 10 queries take 10, 20 or 40 ms; the published programme misses this plan (see test_allocation).
         case: Case = [(0.045, 10, (1, 2, 3)), (0.085, 10, (0, 0, 3)), (0.095, 10, (0, 0, 4))]
         found = plan(case)
         assert value_of(case, found) == 8
@@ -66,7 +66,7 @@ class TestByHand:
         assert plan([(0.25, 64, (1, 2, 3))]) == [Run(0, 1, 1)]
         assert plan([(0.256, 64, (1, 2, 3))]) == [Run(0, 1, 2)]
 
-    def test_a_price_buys_less(self) -> None:
+    def test_a_price_of_time_lowers_gamma(self) -> None:
         case: Case = [(9.0, 10, (1, 2, 3))]  # 10, 20 and 40 ms
         assert plan(case, price=49) == [Run(0, 1, 2)]  # 1 more for 20 ms
         assert plan(case, price=51) == [Run(0, 1, 1)]
@@ -75,20 +75,20 @@ class TestByHand:
 
     def test_groups_share_a_batch_where_that_saves_time(self) -> None:
         case: Case = [(0.040, 2, (1, 2, 3)), (0.041, 2, (1, 2, 3))]
-        assert plan(case, STARTED, joined=2) == [Run(0, 2, 2)]  # 24 ms; apart 16 each
+        assert plan(case, STARTED, joined=2) == [Run(0, 2, 2)]  # 24 ms; separately 16 ms each
         assert plan(case, STARTED) == [Run(0, 1, 2), Run(1, 2, 2)]
         assert plan([(0.024, 2, (1, 2, 3)), (0.029, 2, (1, 2, 9))], STARTED) == [Run(0, 1, 1), Run(1, 2, 2)]
 
-    def test_a_batch_is_no_larger_than_what_was_measured(self) -> None:
+    def test_a_batch_does_not_exceed_the_measured_sizes(self) -> None:
         case: Case = [(9.0, 40, (1, 2, 3)), (9.0, 40, (1, 2, 3))]
         assert plan(case, STARTED, joined=2, price=0.01) == [Run(0, 1, 2), Run(1, 2, 2)]
 
-    def test_memory_forbids_what_does_not_fit(self) -> None:
+    def test_memory_limits_gamma(self) -> None:
         costs = Costs.of(LINEAR, memory_bytes=10 * 100)
         groups = ([9.0], [10], np.array([[1.0, 2.0, 3.0]]))
         assert best_plan(0.0, *groups, costs) == [Run(0, 1, 1)]
 
-    def test_nothing_in_time_is_no_plan(self) -> None:
+    def test_no_feasible_batch_gives_an_empty_plan(self) -> None:
         assert plan([(0.001, 2, (1, 2, 3))]) == []
         assert plan([(1.0, 2, (0, 0, 0))]) == []
 
@@ -101,7 +101,7 @@ CASES = st.lists(GROUP, min_size=1, max_size=4).map(
 
 @given(CASES, st.integers(1, 3), st.sampled_from([0.0, 0.1, 100.0]))
 @settings(max_examples=80, deadline=None)
-def test_without_a_bound_it_is_the_best_of_all_plans(case: Case, joined: int, price: float) -> None:
+def test_with_unlimited_labels_the_plan_is_optimal(case: Case, joined: int, price: float) -> None:
     most = max(value_of(case, runs, STARTED, price) for runs in all_plans(len(case), 3, joined))
     found = plan(case, STARTED, price=price, joined=joined, labels=1000)
     assert value_of(case, found, STARTED, price) == pytest.approx(most)
@@ -109,7 +109,7 @@ def test_without_a_bound_it_is_the_best_of_all_plans(case: Case, joined: int, pr
 
 @given(CASES)
 @settings(max_examples=40, deadline=None)
-def test_no_other_order_of_whole_groups_is_better(case: Case) -> None:
+def test_no_other_order_of_groups_is_better(case: Case) -> None:
     choices = list(itertools.product((None, 0, 1, 2), repeat=len(case)))
 
     def in_order(order: tuple[int, ...], choice: tuple[int | None, ...]) -> float:
@@ -134,7 +134,7 @@ def test_no_other_order_of_whole_groups_is_better(case: Case) -> None:
     st.integers(1, 4),
 )
 @settings(max_examples=100, deadline=None)
-def test_any_bound_gives_a_plan_that_is_in_time(
+def test_with_limited_labels_the_plan_is_in_time(
     groups: list[tuple[int, int, tuple[float, ...]]], labels: int, joined: int
 ) -> None:
     case: Case = sorted(((ms / 1e3, size, earns) for ms, size, earns in groups), key=lambda group: group[0])

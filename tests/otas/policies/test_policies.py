@@ -1,4 +1,4 @@
-"""What policies start and give up, when, and what always holds."""
+"""Which queries policies start and evict, and when; invariants of every policy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 class TestEveryPolicy:
-    def test_an_idle_engine_gets_what_waits_at_once(self, make: Make) -> None:
+    def test_an_idle_engine_gets_a_waiting_query_at_once(self, make: Make) -> None:
         only = query(0.0, 1.0)
         policy = filled(make, only)
         decision = policy.next(0.0)
@@ -67,23 +67,23 @@ class TestEveryPolicy:
         policy.add(query(0.1, 1.0), 0.1)
         assert policy.can_start
 
-    def test_one_that_cannot_be_in_time_is_evicted_while_the_engine_runs_too(self, make: Make) -> None:
+    def test_a_hopeless_query_is_evicted_even_while_the_engine_runs(self, make: Make) -> None:
         policy = filled(make, query(0.0, 1.0))
         start(policy, 0.0)
-        hasty = query(0.01, 0.05)
-        policy.add(hasty, 0.01)
+        urgent = query(0.01, 0.05)
+        policy.add(urgent, 0.01)
         assert list(policy.next(0.0585).evicted) == []
-        assert list(policy.next(0.0595).evicted) == [hasty]  # 1 ms at the fastest
+        assert list(policy.next(0.0595).evicted) == [urgent]  # 1 ms at the fastest
         assert len(policy) == 0
 
-    def test_what_was_taken_out_does_not_run(self, make: Make) -> None:
+    def test_a_removed_query_does_not_run(self, make: Make) -> None:
         gone, stays = query(0.0, 1.0), query(0.0, 1.0)
         policy = filled(make, gone, stays)
         assert (policy.remove(gone), policy.remove(gone), len(policy)) == (True, False, 1)
         assert list(start(policy, 0.0).queries) == [stays]
         assert not policy.remove(stays)
 
-    def test_clear_takes_everything_out(self, make: Make) -> None:
+    def test_clear_removes_all_queries(self, make: Make) -> None:
         queries = [query(0.0, 1.0), query(0.0, 9.0, 50.0)]
         policy = filled(make, *queries)
         assert policy.clear() == queries
@@ -100,22 +100,20 @@ class TestEveryPolicy:
             (query(0.0, 1.0, task="none"), NotFound, "no task none"),
         ],
     )
-    def test_what_cannot_be_planned_for_is_refused(
-        self, make: Make, wrong: Query, error: type[Exception], text: str
-    ) -> None:
+    def test_invalid_queries_are_refused(self, make: Make, wrong: Query, error: type[Exception], text: str) -> None:
         policy = make(LINEAR)
         with pytest.raises(error, match=text):
             policy.add(wrong, 0.0)
         assert len(policy) == 0
 
-    def test_a_batch_takes_no_more_memory_than_there_is(self, make: Make) -> None:
+    def test_a_batch_stays_within_the_memory_limit(self, make: Make) -> None:
         policy = filled(make, *(query(0.0, 9.0) for _ in range(64)), memory_bytes=1000)
         while policy.can_start:
             batch = start(policy, 0.0)
             assert LINEAR.memory_bytes(batch.gamma, len(batch.queries)) <= 1000
             policy.finished(batch, batch.seconds)
 
-    def test_memory_for_not_even_one_query_is_refused(self, make: Make) -> None:
+    def test_a_memory_limit_below_one_query_is_refused(self, make: Make) -> None:
         with pytest.raises(InvalidArgument, match="103 bytes of memory do not allow one query at γ 4, which takes 104"):
             make(LINEAR, memory_bytes=103)
 
@@ -126,12 +124,12 @@ class TestFixed:
         with pytest.raises(InvalidArgument, match="gamma is 3; accepted are -10, 0, 4"):
             FixedPolicy(LINEAR, 3)
 
-    def test_the_earliest_deadline_goes_first(self) -> None:
+    def test_the_earliest_deadline_runs_first(self) -> None:
         late, early = query(0.0, 2.0), query(0.1, 1.0)
         assert list(start(filled(MAKES["fixed"], late, early), 0.1).queries) == [early]
 
-    def test_those_who_would_be_late_in_their_batch_are_left_behind(self) -> None:
-        queries = [query(0.0, 0.1 + 0.001 * i) for i in range(60)]  # 120 ms for all, of which the last has 159
+    def test_queries_that_would_be_late_in_their_batch_are_evicted(self) -> None:
+        queries = [query(0.0, 0.1 + 0.001 * i) for i in range(60)]  # all take 120 ms; the last has 159 ms
         decision = filled(MAKES["fixed"], *queries).next(0.0)
         assert decision.batch is not None
         kept = list(decision.batch.queries)
@@ -151,7 +149,7 @@ class TestPaper:
         assert start(filled(PaperPolicy, *crowd), 0.1).gamma == 4
 
     @pytest.mark.parametrize(("batches", "gamma"), [(5, 4), (6, -10)])
-    def test_beyond_a_few_batches_the_programme_decides(self, batches: int, gamma: int) -> None:
+    def test_with_more_batches_the_dynamic_programme_decides(self, batches: int, gamma: int) -> None:
         settings = PaperSettings(batching=Batching(size=1))
         policy = filled(PaperPolicy, query(0.0, 1.0), settings=settings)
         policy.finished(start(policy, 0.0), 0.004)
@@ -159,53 +157,53 @@ class TestPaper:
         policy.add(query(2.5, 0.00505, 50.0), 2.5)
         for _ in range(batches - 2):
             policy.add(query(2.5, 1.0, 0.0), 2.5)
-        # The rate asks for the most, which takes 4 ms; then the second, which earns so much, would be late.
+        # The rate suggests the largest γ, which takes 4 ms; then the second, of high utility, would be late.
         assert start(policy, 2.5).gamma == gamma
 
-    def test_seconds_are_those_of_samples(self) -> None:
+    def test_seconds_are_per_query_of_a_full_batch(self) -> None:
         batch = start(filled(PaperPolicy, query(0.0, 1.0, 0.5), profile=STARTED), 0.1)
         assert batch.seconds == pytest.approx(0.004 + 0.008 / 64)
 
-    def test_no_late_one_holds_up_its_batch(self) -> None:
-        hasty, others = query(0.0, 0.010), [query(0.0, 0.3) for _ in range(30)]
-        policy = filled(PaperPolicy, hasty, *others)
+    def test_a_late_query_does_not_delay_its_batch(self) -> None:
+        urgent, others = query(0.0, 0.010), [query(0.0, 0.3) for _ in range(30)]
+        policy = filled(PaperPolicy, urgent, *others)
         decision = policy.next(0.005)  # all take 31 ms at the smallest γ
         assert decision.batch is not None
-        assert (list(decision.batch.queries), list(decision.evicted)) == (others, [hasty])
+        assert (list(decision.batch.queries), list(decision.evicted)) == (others, [urgent])
 
 
 class TestPareto:
-    def test_time_enough_gets_the_most(self) -> None:
+    def test_with_enough_time_the_largest_gamma_is_chosen(self) -> None:
         batch = start(filled(ParetoPolicy, query(0.0, 1.0), query(0.0, 1.0, task="hard")), 0.0)
         assert (len(batch.queries), batch.gamma) == (2, 4)
 
-    def test_a_crowd_gets_fewer_tokens(self) -> None:
+    def test_a_high_load_lowers_gamma(self) -> None:
         crowd = [query(0.001 * i, 0.5) for i in range(700)]
         policy = ParetoPolicy(LINEAR)
         for each in crowd[:300]:
             policy.add(each, each.arrival)
         assert start(policy, 0.3).gamma == -10
 
-    def test_what_earns_more_goes_first_where_not_all_can(self) -> None:
-        cheap, dear = [query(0.0, 0.1, 0.01) for _ in range(60)], [query(0.0, 0.1, 1.0) for _ in range(60)]
-        policy = filled(ParetoPolicy, *cheap, *dear)
-        assert set(start(policy, 0.0).queries) <= set(dear)
+    def test_queries_of_higher_utility_run_first_under_overload(self) -> None:
+        low, high = [query(0.0, 0.1, 0.01) for _ in range(60)], [query(0.0, 0.1, 1.0) for _ in range(60)]
+        policy = filled(ParetoPolicy, *low, *high)
+        assert set(start(policy, 0.0).queries) <= set(high)
 
     def test_small_groups_share_a_batch(self) -> None:
         queries = [query(0.0, 0.6, 1.0), query(0.0, 0.6, 0.1), query(0.0, 1.0, 0.1), query(0.0, 1.0, 0.01)]
         assert len(start(filled(ParetoPolicy, *queries, profile=STARTED), 0.0).queries) == 4
 
     def test_urgent_queries_are_planned_separately(self) -> None:
-        # 40 that are alike: all take 48 ms at the least, which the first two do not have; alone those take 10.
-        hasty, others = [query(-0.3, 0.325) for _ in range(2)], [query(-0.265, 0.325) for _ in range(38)]
-        policy = filled(ParetoPolicy, *hasty, *others, profile=STARTED)
+        # 40 similar queries take at least 48 ms together, too long for the first two, which take 10 ms alone.
+        urgent, others = [query(-0.3, 0.325) for _ in range(2)], [query(-0.265, 0.325) for _ in range(38)]
+        policy = filled(ParetoPolicy, *urgent, *others, profile=STARTED)
         assert policy.batches == 1
         batch = start(policy, 0.0)
-        assert set(batch.queries) == set(hasty)
+        assert set(batch.queries) == set(urgent)
         policy.finished(batch, batch.seconds)
         assert set(start(policy, batch.seconds).queries) == set(others)
 
-    def test_the_best_part_runs_also_below_the_price(self) -> None:
+    def test_a_query_below_the_price_runs_on_an_idle_engine(self) -> None:
         policy = ParetoPolicy(LINEAR)
         for i in range(900):
             policy.add(query(0.001 * i, 0.5, 100.0), 0.001 * i)
@@ -213,7 +211,7 @@ class TestPareto:
         policy.add(query(0.9, 1.0, 0.01), 0.9)
         assert len(start(policy, 0.9).queries) == 1
 
-    def test_it_follows_what_batches_really_take(self) -> None:
+    def test_predictions_adapt_to_measured_latencies(self) -> None:
         policy, now = ParetoPolicy(LINEAR), 0.0
         for _ in range(120):
             policy.add(query(now, 1.0), now)
@@ -225,7 +223,7 @@ class TestPareto:
         batch = start(policy, now)
         assert batch.seconds == pytest.approx(3 * LINEAR.latency_s(batch.gamma, 1), rel=0.05)
 
-    def test_old_queries_have_time_when_nothing_comes_any_more(self) -> None:
+    def test_without_new_arrivals_old_queries_get_the_largest_gamma(self) -> None:
         assert start(filled(ParetoPolicy, query(0.0, 9.0)), 5.0).gamma == 4
 
     def test_utility_may_be_0(self) -> None:
@@ -263,7 +261,7 @@ def test_no_query_is_lost_run_twice_or_planned_to_be_late(
         assert len(set(decision.evicted)) == len(decision.evicted)
         waiting.difference_update(decision.evicted)
         if decision.batch is None:
-            assert not could or not waiting  # nothing is held back
+            assert not could or not waiting  # waiting queries start if they can
             return
         assert running is None
         running = decision.batch
@@ -306,8 +304,8 @@ def test_no_query_is_lost_run_twice_or_planned_to_be_late(
 
 @pytest.mark.parametrize("urgent_share", [0.5, 0.9])
 @pytest.mark.parametrize("load", [0.7, 0.95])
-def test_who_can_wait_is_not_starved_by_those_who_cannot(make: Make, load: float, urgent_share: float) -> None:
-    """Images all take the same; what differs is how long each may wait. Equal utilities, load of γ = 0."""
+def test_queries_with_late_deadlines_do_not_starve(make: Make, load: float, urgent_share: float) -> None:
+    """All images take the same time and have the same utility; deadlines differ. The load is relative to γ = 0."""
     draw, profile = np.random.default_rng(0), STARTED
     rate = load * profile.max_batch / profile.latency_s(0, profile.max_batch)
     coming = [
@@ -316,7 +314,7 @@ def test_who_can_wait_is_not_starved_by_those_who_cannot(make: Make, load: float
     ][::-1]
     policy, now = make(profile), 0.0
     answered: set[Query] = set()
-    patient = {each for each in coming if each.deadline - each.arrival > 1}
+    relaxed = {each for each in coming if each.deadline - each.arrival > 1}
     while coming or len(policy):
         while coming and coming[-1].arrival <= now:
             policy.add(coming[-1], coming.pop().arrival)
@@ -327,4 +325,4 @@ def test_who_can_wait_is_not_starved_by_those_who_cannot(make: Make, load: float
         now += decision.batch.seconds
         answered.update(each for each in decision.batch.queries if now <= each.deadline)
         policy.finished(decision.batch, decision.batch.seconds)
-    assert len(patient & answered) >= 0.99 * len(patient)
+    assert len(relaxed & answered) >= 0.99 * len(relaxed)

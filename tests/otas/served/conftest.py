@@ -1,4 +1,4 @@
-"""A tiny vision transformer, compiled once, and a real server over it."""
+"""A tiny vision transformer that is built once, and a real server with models over it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def vision(tmp_path_factory: pytest.TempPathFactory) -> Vision:
 
 @dataclass(frozen=True)
 class Served(Publishing):
-    """A server with `vit` by a config of one line, `paper` by the published policy, and `prompts` at γ 2 alone."""
+    """A server with `vit`, whose config is minimal; `paper`, with the published policy; `prompts`, with only γ 2."""
 
     system = "otas"
     server: RunningServer
@@ -55,5 +55,5 @@ def served(vision: Vision, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(params=["grpc", "http"])
 def url(request: pytest.FixtureRequest, served: Served) -> str:
-    """The server over each protocol in turn."""
+    """URL of the server for each protocol."""
     return f"{request.param}://{getattr(served.server, request.param)}"

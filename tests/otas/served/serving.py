@@ -1,4 +1,4 @@
-"""The `otas` service without a server: a hand-made transformer, a policy by script, tasks whose answers are known."""
+"""The `otas` service without a server: a fake transformer, a scripted policy, and tasks whose answers are known."""
 
 from __future__ import annotations
 
@@ -29,35 +29,40 @@ from tidal.triton.keeper import ServiceKeeper
 
 OUTPUTS = frozenset({"gamma", "label", "logits", "probabilities", "queue_ms"})
 MANIFEST = OtasManifest.model_validate(CONTENT)
-GAMMA = 2  # that adds prompts
+GAMMA = 2  # adds prompts
 MADE = OtasProvenance(source="a test")
 SHAPE = MANIFEST.image.shape
 MOST_PIXELS = 1 << 16
 
 
 def pixels(*values: float) -> FloatArray:
-    """An image of one value a row."""
+    """Images, each of one value."""
     return np.stack([np.full(SHAPE, value, np.float32) for value in values])
 
 
 def ask(task: str | None, *values: float, inputs: Mapping[str, Any] | None = None, **options: Any) -> TextRequest:
-    """A request for a task, by images of one value."""
+    """A request for a task with images, each of one value."""
     sent = {"pixel_values": pixels(*values)} if inputs is None else dict(inputs)
     named = {} if task is None else {"task": task}
     return TextRequest(*map(str, values), inputs=sent, wanted=OUTPUTS, **named, **options)
 
 
 def features(gamma: int, values: Sequence[float], prompts: FloatArray | None) -> FloatArray:
-    """What the hand-made transformer gives to images of one value: that value, and γ plus what the prompts come to."""
-    beside = np.full(len(values), gamma, np.float32)
+    """Features by the fake transformer for images of one value each: the value, and γ plus the sum of the prompts."""
+    second = np.full(len(values), gamma, np.float32)
     if prompts is not None:
-        beside += prompts.sum(axis=(1, 2, 3))
-    return np.stack([np.asarray(values, np.float32), beside], axis=1)
+        second += prompts.sum(axis=(1, 2, 3))
+    return np.stack([np.asarray(values, np.float32), second], axis=1)
 
 
 @dataclass
 class FakeTransformer:
-    """Attributes: `batches`, γ and values of each; `before`, called with a batch's number, may wait or raise."""
+    """A fake transformer.
+
+    Attributes:
+        batches: γ and pixel values of each batch.
+        before: Called with the number of a batch, from 0; may block or raise.
+    """
 
     batches: list[tuple[int, list[float]]] = field(default_factory=list)
     before: Callable[[int], None] = lambda _number: None
@@ -70,7 +75,7 @@ class FakeTransformer:
 
 
 class Scripted:
-    """Runs up to `most` queries in the order of arrival, at each γ in turn; evicts the late and `hopeless`."""
+    """Runs up to `most` queries in order of arrival and cycles through γ; evicts late and `hopeless` queries."""
 
     def __init__(self, gammas: Sequence[int] = (0,), most: int = 8) -> None:
         self._gammas, self._most = itertools.cycle(gammas), most
@@ -141,7 +146,7 @@ class Tasks:
         return self.parameters[name]
 
     def logits(self, name: str, gamma: int, value: float) -> FloatArray:
-        """What a task has to answer to an image of one value."""
+        """Expected logits of a task for an image of one value."""
         of = self.parameters[name]
         head = of.heads.get(gamma, of.head)
         prompts = of.prompts[gamma][None] if gamma > 0 else None
@@ -150,7 +155,7 @@ class Tasks:
 
 @dataclass
 class Running(Counting):
-    """Services under the keeper, with what they were started with."""
+    """A running service with its parts; lists have one item per start of the service."""
 
     system = "otas"
     keeper: ServiceKeeper
@@ -175,7 +180,7 @@ def running(
     default_latency_s: float = 20.0,
     readers: int = 1,
 ) -> Iterator[Running]:
-    """A service over the tasks in `<folder>/tasks`; every request has been answered once at the end."""
+    """Run a service over the tasks in `<folder>/tasks`; at the end, every request must have been answered once."""
     metrics, transformer, tasks = Metrics("otas"), FakeTransformer(), Tasks(tasks_folder(folder))
     opened, policies, libraries = list[TextRequest](), list[Any](), list[OtasLibrary]()
 

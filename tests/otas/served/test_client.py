@@ -1,4 +1,4 @@
-"""Images by the client library and by `tidal infer`, through the real server."""
+"""Images sent by the client library, `tidal infer` and `tidal load` to a real server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPTIONS: Any = {"task": "digits", "latency_ms": 20_000}
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """An image, something else, and another image."""
+    """An image, a file that is not an image, and another image."""
     contents = {"a.png": encoded(photo(50, 40)), "b.txt": b"no image", "c.jpg": encoded(photo(40, 50), "JPEG")}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -58,7 +58,7 @@ def test_classify_image(url: str, files: list[Path]) -> None:
         np.testing.assert_allclose(each.logits, found.logits, atol=1e-5)
 
 
-def test_the_command_shows_an_answer_a_file(url: str, files: list[Path]) -> None:
+def test_infer_shows_one_answer_per_file(url: str, files: list[Path]) -> None:
     done = infer(url, "--image", str(files[0]), "-i", str(files[2]))
     assert done.exit_code == 0, done.output
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if line[:1] == "│"]
@@ -68,7 +68,7 @@ def test_the_command_shows_an_answer_a_file(url: str, files: list[Path]) -> None
         assert (0 < float(row[2]) <= 1, float(row[3]) > 0, row[4]) == (True, True, "2")
 
 
-def test_the_command_in_json_goes_on_behind_a_bad_file(url: str, files: list[Path]) -> None:
+def test_infer_continues_after_an_invalid_file(url: str, files: list[Path]) -> None:
     done = infer(url, "--json", *(part for file in files for part in ("--image", str(file))))
     assert done.exit_code == 1
     answers = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -79,7 +79,7 @@ def test_the_command_in_json_goes_on_behind_a_bad_file(url: str, files: list[Pat
     assert "image 2 of 3: INVALID_ARG" in done.output
 
 
-def test_the_command_sends_texts_or_images(files: list[Path], tmp_path: Path) -> None:
+def test_infer_refuses_texts_together_with_images(files: list[Path], tmp_path: Path) -> None:
     both = infer("http://127.0.0.1:1", "--image", str(files[0]), "--text", "a")
     assert both.exit_code == 2
     assert "--image cannot be combined with --text, --pair or --file" in both.output
@@ -97,13 +97,13 @@ def test_load_of_images(url: str, files: list[Path]) -> None:
         done = load(url, *source, *mix)
         assert done.exit_code == 0, done.output
         assert json.loads(done.stdout)["total"]["within_slo"] == 12
-    # The folder holds a file that is no image, every third request's.
+    # One of the folder's three files is not an image.
     done = load(url, "--image", str(files[0].parent), *mix)
     assert done.exit_code == 1
     assert json.loads(done.stdout)["total"]["errors"] == {"INVALID_ARG": 4}
 
 
-def test_load_says_that_the_model_reads_images(url: str) -> None:
+def test_load_reports_that_the_model_requires_images(url: str) -> None:
     done = load(url)
     assert done.exit_code == 2
     assert done.stderr == (
@@ -112,7 +112,7 @@ def test_load_says_that_the_model_reads_images(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["--image-size", "40"], "expected WIDTHxHEIGHT in pixels"),
         (["--image-size", "0x40"], "expected WIDTHxHEIGHT in pixels"),
@@ -122,10 +122,10 @@ def test_load_says_that_the_model_reads_images(url: str) -> None:
         (["--image", "./absent.png"], "cannot be read"),
     ],
 )
-def test_images_that_cannot_be_sent(
-    args: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_load_refuses_invalid_images_and_options(
+    args: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = load("http://127.0.0.1:1", *args)
     assert done.exit_code == 2
-    assert said in " ".join(done.stderr.replace("│", " ").split())
+    assert message in " ".join(done.stderr.replace("│", " ").split())

@@ -1,4 +1,4 @@
-"""What keeps a vision transformer from loading, each with a sentence that says what to do."""
+"""Loading a vision transformer: parameters, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def start(model: Path, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "message"),
     [
         ({"policy": "fixed"}, "policy fixed without gamma"),
         ({"gamma": 2}, "policy pareto and gamma, which goes with fixed only"),
@@ -33,8 +33,8 @@ def start(model: Path, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> 
         ({"batch_memory_mb": 1e-9}, "bytes of memory do not allow one query at γ -2"),
     ],
 )
-def test_parameters_that_do_not_go_together(vision: Vision, parameters: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidArgument, match=said):
+def test_conflicting_parameters_are_refused(vision: Vision, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         start(vision.repository / "vision", **parameters)
 
 
@@ -43,7 +43,7 @@ def test_every_policy_starts(vision: Vision, parameters: dict[str, Any]) -> None
     start(vision.repository / "vision", **parameters)
 
 
-def test_parameters_come_as_text() -> None:
+def test_parameters_are_parsed_from_text() -> None:
     raw = {
         "policy": "fixed",
         "gamma": "-2",
@@ -56,13 +56,13 @@ def test_parameters_come_as_text() -> None:
     assert parsed.max_image_bytes == 1 << 19
 
 
-def test_an_output_that_the_model_does_not_give(vision: Vision) -> None:
+def test_an_unknown_output_is_refused(vision: Vision) -> None:
     with pytest.raises(InvalidArgument, match="declares the output 'level', which this model does not give"):
         start(vision.repository / "vision", OUTPUTS | {"level"})
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             lambda content: content["device"].update(name="another"),
@@ -73,11 +73,11 @@ def test_an_output_that_the_model_does_not_give(vision: Vision) -> None:
         (lambda content: content["files"][0].update(sha256="0"), "differs from what was published"),
     ],
 )
-def test_a_version_that_does_not_fit(vision: Vision, tmp_path: Path, change: Any, said: str) -> None:
+def test_an_unsuitable_version_is_refused(vision: Vision, tmp_path: Path, change: Any, message: str) -> None:
     vision.copy(tmp_path, "vit")
     file = tmp_path / "vit/1/manifest.json"
     content = json.loads(file.read_text())
     change(content)
     file.write_text(json.dumps(content))
-    with pytest.raises(InvalidArgument, match=said):
+    with pytest.raises(InvalidArgument, match=message):
         start(tmp_path / "vit")

@@ -1,4 +1,4 @@
-"""The `otas` backend through the real server, over HTTP and gRPC, against torch and every task's own parameters."""
+"""The `otas` backend in a real server, over HTTP and gRPC, compared with torch and each task's own parameters."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tidal_client import AsyncClient, Client, InvalidArgument, Unavailable
 pytestmark = pytest.mark.server
 
 IMAGES = [encoded(photo(40 + 7 * number, 60), kind) for number, kind in enumerate(("PNG", "JPEG", "WEBP"))]
-# A deadline that is no matter.
+# A deadline that is never missed.
 LONG: dict[str, Any] = {"latency_ms": 20_000}
 
 
 def check(vision: Vision, task: str, pixels: list[FloatArray], answer: dict[str, Any]) -> list[int]:
-    """Hold an answer's rows to torch at the γ that they say; gives these."""
+    """Compare an answer's rows with torch at the γ that they report; returns these γ."""
     gammas: list[int] = answer["gamma"].ravel().tolist()
     expected = np.stack([vision.logits(task, gamma, row) for gamma, row in zip(gammas, pixels, strict=True)])
     np.testing.assert_allclose(answer["logits"], expected, atol=2e-4)
@@ -51,7 +51,7 @@ class TestAnswers:
                 encoded_ = client.infer(model, {"image": column(IMAGES)}, task=task, **LONG)
                 plain = client.infer(model, {"pixel_values": np.stack(pixels)}, task=task, **LONG)
                 gammas = check(vision, task, pixels, encoded_) + check(vision, task, pixels, plain)
-                # With nothing else to do, there is time for the most tokens; a plan may keep it for queries to come.
+                # An idle server has time for the largest γ; `vit` may reserve it for later queries.
                 assert set(gammas) == {2} or model == "vit"
 
     @pytest.mark.parametrize("model", ["vit", "paper"])
@@ -67,7 +67,7 @@ class TestAnswers:
     def test_mixtures_of_all_tasks_and_deadlines(
         self, url: str, vision: Vision, pixels: list[FloatArray], model: str
     ) -> None:
-        """Whatever runs is answered by its own task and γ; what cannot be in time by the profile is refused."""
+        """Each answer is that of its task and γ; queries that cannot be in time by the profile are refused."""
 
         async def one(client: AsyncClient, number: int) -> set[int]:
             task = list(TASKS)[number % len(TASKS)]
@@ -102,25 +102,25 @@ class TestRefusals:
         "name",
         ["bomb", "too large", "animated webp", "cut jpeg", "gif", "empty", "iTXt bomb", "many chunks", "bytes"],
     )
-    def test_an_image_that_is_not_accepted_harms_nobody(self, url: str, vision: Vision, name: str) -> None:
-        content, said = HOSTILE[name]
+    def test_an_invalid_image_fails_only_its_request(self, url: str, vision: Vision, name: str) -> None:
+        content, message = HOSTILE[name]
         if name == "bomb":
-            said = "has too many pixels; accepted: up to 1000000"
+            message = "has too many pixels; accepted: up to 1000000"
         elif name == "too large":
-            said = "has 1025 x 1024 pixels; accepted: up to 1000000 in total"
+            message = "has 1025 x 1024 pixels; accepted: up to 1000000 in total"
         elif name == "bytes":
-            said = f"has {len(content)} bytes; accepted: up to 1048576, the model's max_image_mb"
+            message = f"has {len(content)} bytes; accepted: up to 1048576, the model's max_image_mb"
         with Client(url) as client, ThreadPoolExecutor(5) as pool:
             good = [
                 pool.submit(client.infer, "vit", {"image": column([image])}, task="moods", **LONG) for image in IMAGES
             ]
             with pytest.raises(InvalidArgument) as caught:
                 client.infer("vit", {"image": column([IMAGES[0], content])}, task="moods")
-            assert f"image row 1 {said}" in str(caught.value)
+            assert f"image row 1 {message}" in str(caught.value)
             assert all(future.result()["label"].size for future in good)
 
     @pytest.mark.parametrize(
-        ("inputs", "options", "said"),
+        ("inputs", "options", "message"),
         [
             (
                 {"image": column([b"x"])},
@@ -135,10 +135,10 @@ class TestRefusals:
             ),
         ],
     )
-    def test_a_request_that_cannot_be_read(self, url: str, inputs: Any, options: Any, said: str) -> None:
+    def test_an_invalid_request(self, url: str, inputs: Any, options: Any, message: str) -> None:
         with Client(url) as client, pytest.raises(InvalidArgument) as caught:
             client.infer("vit", inputs, **options)
-        assert said in str(caught.value)
+        assert message in str(caught.value)
 
     def test_a_deadline_that_cannot_be_met_is_evicted(self, url: str, served: Served) -> None:
         before = served.metric("outcomes_total", "vit", outcome="evicted")
@@ -147,7 +147,7 @@ class TestRefusals:
         assert until(lambda: served.metric("outcomes_total", "vit", outcome="evicted") >= before + 1)
 
 
-def test_tasks_come_and_go_while_others_are_served(
+def test_tasks_are_added_and_removed_while_others_are_served(
     url: str, vision: Vision, served: Served, pixels: list[FloatArray]
 ) -> None:
     folder, name = served.folder("vit"), f"new_{url[:4]}"

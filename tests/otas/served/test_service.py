@@ -1,4 +1,4 @@
-"""The service with a hand-made transformer: which task and γ answer a row, and what holds up or harms whom."""
+"""The service with a fake transformer: answers, refused and expired requests, changes of tasks, and failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TestAnswers:
             gate = Gate()
             run.transformer.before = gate
             run.ask(ask(names[0], 0.5))
-            assert gate.reached.wait(10)  # the others wait for the engine, and share batches
+            assert gate.reached.wait(10)  # the others wait for the engine and share batches
             requests = {name: ask(name, 1.0, 2.0, 3.0) for name in names}
             run.ask(*requests.values())
             assert run.counts("waiting_queries", 12)
@@ -58,7 +58,7 @@ class TestAnswers:
             assert run.metric("batches_total") == run.metric("decision_seconds_count") == 4
             assert run.metric("predicted_seconds_total") == 4 * 0.5
 
-    def test_an_encoded_image_is_what_the_models_config_makes_of_it(self, tmp_path: Path) -> None:
+    def test_an_encoded_image_is_decoded_by_the_models_config(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 3)
             grey = Image.fromarray(np.full((9, 5), 51, np.uint8))
@@ -66,7 +66,7 @@ class TestAnswers:
             run.ask(request)
             np.testing.assert_allclose(request.wait()["logits"][0], run.tasks.logits("t", 0, -0.6), rtol=1e-5)
 
-    def test_only_what_is_wanted_is_made(self, tmp_path: Path) -> None:
+    def test_only_requested_outputs_are_computed(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 3)
             request = ask("t", 1.0)
@@ -77,7 +77,7 @@ class TestAnswers:
 
 class TestRequests:
     @pytest.mark.parametrize(
-        ("request_", "said"),
+        ("request_", "message"),
         [
             (lambda: ask(None, 1.0), "names no task in its option 'task'; accepted: other, tone"),
             (lambda: ask("tune", 1.0), "unknown task 'tune': did you mean 'tone'?"),
@@ -104,7 +104,9 @@ class TestRequests:
             ),
         ],
     )
-    def test_what_cannot_be_read_is_said_and_harms_nobody(self, tmp_path: Path, request_: Any, said: str) -> None:
+    def test_an_invalid_request_is_refused_and_others_are_answered(
+        self, tmp_path: Path, request_: Any, message: str
+    ) -> None:
         with running(tmp_path) as run:
             run.tasks.add("tone", 3)
             run.tasks.add("other", 2)
@@ -113,49 +115,49 @@ class TestRequests:
             run.ask(bad, good)
             with pytest.raises(InvalidArgument) as caught:
                 bad.wait()
-            assert said in str(caught.value)
+            assert message in str(caught.value)
             assert good.wait()["logits"].shape == (1, 3)
             assert run.transformer.batches == [(0, [1.0])]
             assert run.metric("refused_queries_total") == bad.rows
             assert run.counts("outcomes_total", 1)  # refused ones were never admitted
 
-    def test_a_query_without_a_deadline_gets_the_models(self, tmp_path: Path) -> None:
+    def test_a_query_without_a_deadline_gets_the_default(self, tmp_path: Path) -> None:
         with running(tmp_path, default_latency_s=0.03) as run:
             run.tasks.add("t", 2)
             gate = Gate()
             run.transformer.before = gate
             run.ask(ask("t", 1.0, latency_ms=20_000))
             assert gate.reached.wait(10)
-            plain, patient = ask("t", 2.0), ask("t", 3.0, latency_ms=20_000)
-            run.ask(plain, patient)
+            plain, relaxed = ask("t", 2.0), ask("t", 3.0, latency_ms=20_000)
+            run.ask(plain, relaxed)
             time.sleep(0.1)
             gate.open()
             with pytest.raises(Unavailable, match=r"deadline of 30 ms cannot be met: \d+ ms have passed in the queue"):
                 plain.wait()
-            assert patient.wait()["gamma"].tolist() == [[0]]
+            assert relaxed.wait()["gamma"].tolist() == [[0]]
 
-    def test_an_evicted_query_takes_its_request_along_and_is_counted(self, tmp_path: Path) -> None:
+    def test_an_evicted_query_fails_its_request_and_is_counted(self, tmp_path: Path) -> None:
         with running(tmp_path, partial(Scripted, (0,), 2)) as run:
             run.tasks.add("t", 2)
             gate = Gate()
             run.transformer.before = gate
             run.ask(ask("t", 1.0, 1.0, utility=0.25))
             assert gate.reached.wait(10)
-            late, patient = ask("t", 2.0, 3.0, 4.0, latency_ms=30, utility=0.5), ask("t", 5.0)
-            run.ask(late, patient)
+            late, relaxed = ask("t", 2.0, 3.0, 4.0, latency_ms=30, utility=0.5), ask("t", 5.0)
+            run.ask(late, relaxed)
             time.sleep(0.1)
             gate.open()
             with pytest.raises(Unavailable, match="deadline of 30 ms"):
                 late.wait()
-            patient.wait()
+            relaxed.wait()
             assert run.transformer.batches == [(0, [1.0, 1.0]), (0, [5.0])]
             assert run.counts("outcomes_total", 3, outcome="evicted")
             assert run.counts("outcomes_total", 3, outcome="in_time")
             assert run.metric("utility_total", outcome="evicted") == 1.5
             assert run.metric("utility_total", outcome="in_time") == 1.5  # two of 0.25, one of 1, the default
 
-    def test_a_request_of_which_one_query_is_evicted_is_not_run(self, tmp_path: Path) -> None:
-        """Neither the query that the same decision puts into a batch, nor the one that still waits."""
+    def test_a_request_with_an_evicted_query_is_not_run(self, tmp_path: Path) -> None:
+        """Neither its query in the same decision's batch nor its waiting query runs."""
         with running(tmp_path, partial(Scripted, (0,), 2)) as run:
             run.tasks.add("t", 2)
             gate = Gate()
@@ -184,7 +186,7 @@ class TestRequests:
             request.wait()
             assert run.counts("outcomes_total", 1, outcome="late")
 
-    def test_a_request_that_was_answered_meanwhile_is_not_even_read(self, tmp_path: Path) -> None:
+    def test_a_request_that_was_already_answered_is_not_decoded(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
             over, good = ask("t", 1.0, inputs={"image": column([b"not read"])}), ask("t", 2.0)
@@ -193,13 +195,13 @@ class TestRequests:
             good.wait()
             assert run.metric("refused_queries_total") == 0
 
-    def test_the_time_that_answers_take_is_left_to_them(self, tmp_path: Path) -> None:
+    def test_deadlines_of_queries_leave_time_for_the_answer(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
             policy: Any = run.policies[0]
 
             def left(latency_ms: float) -> float:
-                """Seconds that the policy was not given of a query's time."""
+                """Seconds by which the policy's deadline of a query is earlier than the request's."""
                 request = ask("t", 1.0, latency_ms=latency_ms)
                 reply = request.reply
                 request.reply = lambda outputs: (time.sleep(0.02), reply(outputs))  # type: ignore[method-assign, func-returns-value]
@@ -211,7 +213,7 @@ class TestRequests:
             assert until(lambda: 0.02 < left(20_000) < 2, 5)
             assert left(100) == pytest.approx(0.01)  # a tenth at most
 
-    def test_a_withdrawn_query_is_not_run(self, tmp_path: Path) -> None:
+    def test_a_cancelled_query_is_not_run(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
             gate = Gate()
@@ -231,13 +233,13 @@ class TestRequests:
             assert run.transformer.batches[1:] == [(0, [4.0])]
             assert run.counts("outcomes_total", 1, outcome="cancelled")
             assert run.counts("outcomes_total", 1, outcome="evicted")
-            # What a smaller batch took says nothing of the planned one.
+            # The latency of a batch that became smaller is not reported for the planned one.
             assert until(lambda: len(run.policies[0].reported) == 2 and run.policies[0].reported[1] is None, 5)  # type: ignore[attr-defined]
             assert run.policies[0].reported[0] > 0  # type: ignore[attr-defined]
 
 
 class TestTasks:
-    def test_come_change_and_go_while_queries_wait(self, tmp_path: Path) -> None:
+    def test_are_added_changed_and_removed_while_queries_wait(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             unknown = ask("t", 1.0)
             run.ask(unknown)
@@ -271,7 +273,7 @@ class TestTasks:
             assert run.transformer.batches[2] == (0, [2.0, 3.0])
             assert until(lambda: run.libraries[0].refresh() is None and run.metric("task_bytes") == 0, 5)
 
-    def test_leave_for_others_within_the_budget(self, tmp_path: Path) -> None:
+    def test_are_evicted_to_keep_the_memory_budget(self, tmp_path: Path) -> None:
         with running(tmp_path) as probe:
             size = probe.tasks.add("t", 6).bytes
         with running(tmp_path / "small", budget=size) as run:
@@ -288,7 +290,7 @@ class TestTasks:
 
 
 class TestFailures:
-    def test_an_engine_that_raises_costs_its_batch_alone(self, tmp_path: Path) -> None:
+    def test_an_engine_error_fails_only_its_batch(self, tmp_path: Path) -> None:
         with running(tmp_path, partial(Scripted, (0,), 2)) as run:
             run.tasks.add("t", 2)
 
@@ -305,11 +307,11 @@ class TestFailures:
             assert second.wait()["logits"].shape == (1, 2)
             assert [values for _, values in run.transformer.batches] == [[1.0, 2.0], [4.0]]
             assert run.counts("outcomes_total", 3, outcome="failed")
-            # The third row of the first left the queue with it.
+            # The third row of the first request was removed from the queue too.
             assert until(lambda: [seconds is None for seconds in run.policies[0].reported] == [True, False], 5)  # type: ignore[attr-defined]
             assert run.metric("service_restarts_total") == 0
 
-    def test_a_policy_that_raises_costs_the_service_which_is_replaced(self, tmp_path: Path) -> None:
+    def test_a_policy_error_restarts_the_service(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
             run.policies[0].failure = ZeroDivisionError("a plan")  # type: ignore[attr-defined]
@@ -324,12 +326,12 @@ class TestFailures:
                 run.ask(request)
                 try:
                     return request.wait()["logits"].shape == (1, 2)
-                except Unavailable:  # it is still being started
+                except Unavailable:  # it is still starting
                     return False
 
             assert until(serves, 5)
 
-    def test_what_was_taken_is_answered_at_the_end(self, tmp_path: Path) -> None:
+    def test_accepted_requests_are_answered_before_shutdown(self, tmp_path: Path) -> None:
         with running(tmp_path, partial(Scripted, (0,), 3)) as run:
             run.tasks.add("t", 2)
             gate = Gate()

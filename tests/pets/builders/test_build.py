@@ -1,4 +1,4 @@
-"""What the build of a base publishes, and what it refuses."""
+"""Building a base: what is published and profiled, when it is rebuilt, and what is refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def build(tmp_path: Path, source: Path) -> Callable[..., PetsReport]:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Published:
-    """The source, a version built from it, and the report. Not to be changed."""
+    """The source, a version built from it, and the report; read-only."""
     folder = tmp_path_factory.mktemp("published")
     path = folder / "base.yaml"
     path.write_text(f"{{kind: pets, name: base, model: {source}, max_batch: 4, max_tokens: 32, profile_seconds: 0.1}}")
@@ -77,7 +77,7 @@ def test_the_version_is_complete_and_verified(published: Published) -> None:
     assert "truncate" not in config
 
 
-def test_all_kinds_are_profiled_as_far_as_the_base(published: Published) -> None:
+def test_all_kinds_are_profiled_up_to_the_limits_of_the_base(published: Published) -> None:
     _, folder, report = published
     profile = load_pets_manifest(folder).profile
     assert profile.shared.lengths == (8, 16, MAX_LENGTH)
@@ -102,14 +102,16 @@ def test_a_grid_covers_the_longest_input_and_the_largest_batch() -> None:
     assert grid_of(512, 64, 2048)[512] == (1, 2, 4)
 
 
-def test_terms_are_evened_out_both_ways() -> None:
+def test_measured_terms_are_made_monotonic_in_length_and_batch() -> None:
     cells = {(8, 1): -1.0, (8, 2): 9.0, (16, 1): 2.0, (16, 2): 4.0}
     assert _monotone(cells) == {(8, 1): 0.0, (8, 2): 6.5, (16, 1): 2.0, (16, 2): 6.5}
     sound = {(8, 1): 1.0, (8, 2): 2.0, (16, 1): 2.5}
     assert _monotone(sound) == sound
 
 
-def test_what_is_current_is_not_built_again_and_tasks_stay(build: Callable[..., PetsReport], tmp_path: Path) -> None:
+def test_a_current_version_is_not_rebuilt_and_its_tasks_are_kept(
+    build: Callable[..., PetsReport], tmp_path: Path
+) -> None:
     assert build().outcome == "published"
     task = tmp_path / "r/base/tasks/t"
     task.mkdir(parents=True)
@@ -123,7 +125,7 @@ def test_what_is_current_is_not_built_again_and_tasks_stay(build: Callable[..., 
     assert task.is_dir()
 
 
-def test_a_build_goes_on_where_it_stopped(
+def test_an_interrupted_build_resumes(
     build: Callable[..., PetsReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object, **__: object) -> None:
@@ -138,14 +140,14 @@ def test_a_build_goes_on_where_it_stopped(
     assert (report.outcome, set(report.reused)) == ("published", {"base", "verified"})
 
 
-def test_what_misses_its_tolerance_is_not_published(build: Callable[..., PetsReport], tmp_path: Path) -> None:
+def test_a_version_beyond_its_tolerance_is_not_published(build: Callable[..., PetsReport], tmp_path: Path) -> None:
     report = build(tolerance=1e-12)
     assert report.outcome == "missed"
     assert any("largest error of the pooled vector" in reason for reason in report.reasons)
     assert ModelEntry(tmp_path / "r/base").versions() == []
 
 
-def test_reduced_precision_is_held_to_a_thousand_labels(build: Callable[..., PetsReport], tmp_path: Path) -> None:
+def test_reduced_precision_is_verified_on_a_thousand_labels(build: Callable[..., PetsReport], tmp_path: Path) -> None:
     try:
         report = build(precision="bf16")
     except Unsupported as error:
@@ -161,7 +163,7 @@ def test_reduced_precision_is_held_to_a_thousand_labels(build: Callable[..., Pet
     assert PetsVerification(verification=fewer, errors={}, least=0.998).misses == ()
 
 
-def test_a_task_that_the_engine_gets_wrong_is_noticed(
+def test_wrong_answers_of_the_engine_fail_the_verification(
     build: Callable[..., PetsReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidal_builders.pets.verify.merge_terms", lambda _model, _terms: None)
@@ -170,7 +172,7 @@ def test_a_task_that_the_engine_gets_wrong_is_noticed(
     assert {reason.split("'")[1] for reason in report.reasons if "pooled" in reason} == set(TYPICAL_KINDS)
 
 
-def test_attention_is_published_where_it_is_the_sources(
+def test_attention_is_published_only_where_it_equals_the_sources(
     build: Callable[..., PetsReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert build(attention_received=True).outcome == "published"
@@ -183,7 +185,7 @@ def test_attention_is_published_where_it_is_the_sources(
     assert "of its largest value" in missed.reasons[0]
 
 
-def test_a_pooler_that_the_source_lacks_is_zero_and_said(build: Callable[..., PetsReport], tmp_path: Path) -> None:
+def test_a_missing_pooler_is_replaced_by_zeros_and_reported(build: Callable[..., PetsReport], tmp_path: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 
     original = make_tiny_classifier(tmp_path / "original", max_position=MAX_LENGTH, layers=1)
@@ -195,7 +197,7 @@ def test_a_pooler_that_the_source_lacks_is_zero_and_said(build: Callable[..., Pe
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"model": "./nothing"}, "there is no folder"),
         ({"samples": "nothing.txt"}, "there is no file"),
@@ -204,14 +206,12 @@ def test_a_pooler_that_the_source_lacks_is_zero_and_said(build: Callable[..., Pe
         ({"engine": "torch", "attention_received": True}, "attention requires engine openvino, got torch"),
     ],
 )
-def test_what_cannot_be_built_is_said(build: Callable[..., PetsReport], fields: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidArgument, match=said):
+def test_invalid_specs_are_refused(build: Callable[..., PetsReport], fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         build(**fields)
 
 
-def test_pickled_weights_and_other_models_are_refused(
-    build: Callable[..., PetsReport], source: Path, tmp_path: Path
-) -> None:
+def test_pickled_weights_are_refused(build: Callable[..., PetsReport], source: Path, tmp_path: Path) -> None:
     pickled = tmp_path / "pickled"
     shutil.copytree(source, pickled)
     (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
@@ -219,7 +219,7 @@ def test_pickled_weights_and_other_models_are_refused(
         build(model=str(pickled))
 
 
-def test_typical_tasks_are_of_their_kinds(published: Published) -> None:
+def test_typical_tasks_can_be_stored_as_their_kinds(published: Published) -> None:
     from tidal.pets.kinds.kind import find_kind
     from tidal.pets.kinds.stored import write_terms
     from tidal.tasks.stored import Storage
@@ -229,7 +229,7 @@ def test_typical_tasks_are_of_their_kinds(published: Published) -> None:
         assert write_terms(find_kind(kind), typical_task(kind, layers), layers, Storage())
 
 
-def test_what_a_task_adds_is_found_in_batches_of_several() -> None:
+def test_the_cost_of_terms_is_derived_from_batches_of_several_tasks() -> None:
     def alpha(length: int, n: int) -> float:
         return 1.0 + 0.1 * length * n
 

@@ -1,4 +1,4 @@
-"""`tidal build`, `tidal models list` and `tidal tasks` on a base, as a person calls them."""
+"""`tidal build` and `tidal models list` on a base, as a user calls them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_build_check_and_list(tmp_path: Path) -> None:
     assert (facts.backend, facts.engine, facts.precision, facts.max_length) == ("pets", "openvino", "fp32", 16)
 
 
-def test_the_schema_and_a_wrong_field(tmp_path: Path) -> None:
+def test_an_unknown_field_is_reported_with_a_suggestion(tmp_path: Path) -> None:
     spec = tmp_path / "base.yaml"
     spec.write_text("kind: pets\nname: base\nmodel: ./x\nmax_lenght: 5\n")
     wrong = tidal_build(spec)

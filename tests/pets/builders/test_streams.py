@@ -1,4 +1,4 @@
-"""What the profile of a GPU holds besides, made from what a CPU can show: rules, arithmetic, and who measures what."""
+"""The parts of a profile that only a GPU needs, checked on the CPU: stream rules, operational intensity, memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from testing.models import make_tiny_classifier
-from tests.pets.bases import random_task, small_base
+from testing.small_base import random_task, small_base
 from tests.pets.policies.costs import make_profile
 from tidal.pets.policies.streams import TaskOperator, assign_streams, operational_intensity
 from tidal.pets.profile import PetsProfile, StreamRule
@@ -29,20 +29,20 @@ Built = tuple[TorchPetsEngine, Any, PetsProfile]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
-    """An engine in torch, the layers of its base, and a profile with operators and a rule."""
+    """A torch engine, the layers of its base, and a profile with operators and a stream rule."""
     folder = tmp_path_factory.mktemp("streams")
     source = load_base(make_tiny_classifier(folder / "tiny", max_position=16, layers=1))
     layers, _ = export_encoder(source.model, folder / "engine", "torch")
     engine = open_torch_engine(folder / "engine", threads=1)
     sizes: Any = {"max_length": 16, "max_batch": 8, "max_tokens": 128, "threads": 1, "kinds": TYPICAL_KINDS}
     profile = measure_profile(engine, layers, **sizes, seconds=0.1, progress=lambda _share: None)
-    assert (profile.operators, profile.streams) == ({}, None)  # a CPU has none
+    assert (profile.operators, profile.streams) == ({}, None)  # a CPU has no streams
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(streams, "_STREAMS", (1, 2, 8))
         yield engine, layers, with_streams(engine, layers, profile, seconds=0.1)
 
 
-def test_operators_of_all_kinds_and_a_rule_are_measured(built: Built) -> None:
+def test_operators_of_all_kinds_and_a_stream_rule_are_measured(built: Built) -> None:
     engine, _, profile = built
     assert set(profile.operators) == set(TYPICAL_KINDS)
     assert profile.streams is not None
@@ -51,7 +51,7 @@ def test_operators_of_all_kinds_and_a_rule_are_measured(built: Built) -> None:
     assert PetsProfile.model_validate_json(profile.model_dump_json()) == profile
 
 
-def test_a_batch_is_spread_by_intensity_as_the_rule_says(built: Built) -> None:
+def test_operators_are_assigned_to_streams_by_intensity(built: Built) -> None:
     profile = built[2].model_copy(update={"streams": StreamRule(threshold_tokens=8, few=1, many=3)})
     assign = by_intensity(profile)
     operators = [TaskOperator(kind, 1, 16) for kind in TYPICAL_KINDS]
@@ -63,26 +63,26 @@ def test_a_batch_is_spread_by_intensity_as_the_rule_says(built: Built) -> None:
     assert len(assign([TaskOperator("another", 1, 16), *operators])) == 6
 
 
-def test_without_a_profile_all_run_together() -> None:
+def test_without_measured_operators_all_share_one_stream() -> None:
     profile = make_profile(lambda length, n: 1.0, {"lora": lambda length, n: 1.0})
     assert by_intensity(profile) is together
 
 
-def test_intensity_is_arithmetic_by_what_is_moved() -> None:
+def test_intensity_is_operations_per_byte_moved() -> None:
     base, milliseconds = small_base(), make_profile(lambda *_: 1.0, {"x": lambda *_: 2.0}).terms_ms["x"]
     terms = random_task("lora", base)
     found = operator_profile(terms, base, milliseconds)
     ranks = sum(3 * sum(layer.shape) for layer in base.linear.values())
     activations = sum(inputs + 2 * outputs for outputs, inputs in (layer.shape for layer in base.linear.values()))
     assert found.flops_per_token == 2 * ranks
-    # 4 bytes a number; half as much in a millisecond as in two.
+    # 4 bytes per number; the terms take 2 ms.
     moved = 4 * (ranks + len(base.linear)) + 4 * activations * 6
     assert found.gigabytes_per_s.at(3, 2) == pytest.approx(moved / 2e-3 / 1e9, rel=0.02)
     profile = make_profile(lambda *_: 1.0, {"lora": lambda *_: 2.0}).model_copy(update={"operators": {"lora": found}})
     assert operational_intensity(TaskOperator("lora", 2, 3), profile) == pytest.approx(2 * ranks * 6 / moved, rel=0.02)
 
 
-def test_the_rule_takes_least_over_all_cases() -> None:
+def test_the_stream_rule_minimises_the_total_time_of_all_cases() -> None:
     timed = [
         StreamTiming(4, {1: 1.0, 4: 2.0, 32: 5.0}),
         StreamTiming(16, {1: 3.0, 4: 2.0, 32: 3.5}),
@@ -92,7 +92,7 @@ def test_the_rule_takes_least_over_all_cases() -> None:
     assert (rule.few, rule.many, rule.threshold_tokens) == (1, 4, 10)
 
 
-def test_a_gpu_is_measured_for_memory_and_streams(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_and_streams_are_measured_on_a_gpu(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, layers, profile = built
     monkeypatch.setattr(engine, "device", "gpu")
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 10)
@@ -107,7 +107,7 @@ def test_a_gpu_is_measured_for_memory_and_streams(built: Built, monkeypatch: pyt
     assert measured[0].memory_bytes.at(16, 1) == 1000
 
 
-def test_a_gpu_is_verified_in_every_way_that_it_runs(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_code_path_of_a_gpu_is_verified(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, layers, _ = built
     ids, lengths = np.full((5, 8), 7), np.arange(3, 8)
     tasks = [engine.add(typical_task(kind, layers)) for kind in TYPICAL_KINDS]
@@ -128,7 +128,7 @@ def test_a_gpu_is_verified_in_every_way_that_it_runs(built: Built, monkeypatch: 
     assert engine.assign is together
 
 
-def test_the_engine_that_a_server_opens_goes_by_its_profile(built: Built, tmp_path: Path) -> None:
+def test_an_opened_engine_assigns_streams_by_its_profile(built: Built, tmp_path: Path) -> None:
     from tidal.pets.opening import open_pets_engine
 
     source = load_base(make_tiny_classifier(tmp_path / "tiny", max_position=16, layers=1))

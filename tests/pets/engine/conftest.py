@@ -1,4 +1,4 @@
-"""Tiny encoders of each known form, exported once."""
+"""Tiny encoders of each supported architecture, exported once per session."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VOCABULARY = 60
 
 
 def _bert() -> Any:
-    # Widths that are no multiple of any vector or panel.
+    # Widths that are not multiples of any vector or panel size.
     shape = {"hidden_size": 36, "intermediate_size": 50, "num_attention_heads": 4, "num_hidden_layers": 2}
     return BertModel(BertConfig(vocab_size=VOCABULARY, max_position_embeddings=48, **shape))
 
@@ -77,7 +77,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Exported
 
 @dataclass
 class Loaded:
-    """A task in an engine, its terms, and its own model."""
+    """A task in an engine, its terms, and its expected answers."""
 
     task: LoadedTask
     terms: TaskTerms
@@ -90,7 +90,7 @@ class Loaded:
 
 @dataclass
 class Bench:
-    """An engine with a task of every type of terms, by that type."""
+    """An engine with one task for each type of terms."""
 
     base: Exported
     engine: Any
@@ -98,7 +98,7 @@ class Bench:
 
 
 def load_tasks(engine: Any, base: Exported) -> Bench:
-    """Add a task of every type of terms to an engine."""
+    """Add one task for each type of terms to an engine."""
     terms = {kind: random_terms(kind, base.layers, seed) for seed, kind in enumerate(KINDS)}
     return Bench(base, engine, {kind: Loaded(engine.add(own), own, base) for kind, own in terms.items()})
 
@@ -118,7 +118,7 @@ def bench(exported: Callable[[str], Exported]) -> Callable[[str], Bench]:
 
 @pytest.fixture(params=["avx512", "avx2", "plain"])
 def level(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each level of vector instructions that this processor has."""
+    """Each level of vector instructions that this processor supports."""
     try:
         native.choose_kernels(request.param)
     except native.InvalidArgument:

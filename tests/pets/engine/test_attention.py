@@ -1,4 +1,4 @@
-"""The attention that tokens receive equals what every row's own merged, unmodified model pays, summed."""
+"""The attention that each token receives equals the sum over the row's own merged, unmodified model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def test_rows_of_all_types_of_terms_in_one_batch(attentive: Callable[[str], Benc
         assert not found.received[row, length:].any()
 
 
-def test_pooled_vectors_are_those_without(attentive: Callable[[str], Bench], bench: Callable[[str], Bench]) -> None:
+def test_attention_leaves_pooled_vectors_unchanged(
+    attentive: Callable[[str], Bench], bench: Callable[[str], Bench]
+) -> None:
     ids, lengths = np.random.default_rng(1).integers(4, VOCABULARY, (3, 20)), np.asarray([20, 7, 1])
     with_it, without = attentive("bert"), bench("bert")
     found = with_it.engine.attended([None] * 3, ids, lengths)
@@ -59,7 +61,7 @@ def test_pooled_vectors_are_those_without(attentive: Callable[[str], Bench], ben
         without.engine.attended([None] * 3, ids, lengths)
 
 
-def test_of_a_merged_copy(attentive: Callable[[str], Bench]) -> None:
+def test_a_merged_copy_gives_the_same_attention(attentive: Callable[[str], Bench]) -> None:
     made = attentive("bert")
     loaded = made.tasks["everything"]
     copy = open_openvino_engine(Path(made.base.folder), threads=1, merged=loaded.terms)

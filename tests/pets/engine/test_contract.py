@@ -1,4 +1,4 @@
-"""What every engine of PetS keeps to: it imports the contract alone, and runs any kind made of the unified terms."""
+"""Rules for every PetS engine: it imports the contract only, and runs any kind that is made of the unified terms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENGINE_MODULES = {
     "tidal.pets.torch_engine.engine": ("openvino", "tidal.pets.openvino_engine", "tidal.pets.tensorrt_engine"),
     "tidal.pets.tensorrt_engine.engine": ("openvino", "tidal.pets.openvino_engine"),
 }
-# One file is all that a kind needs: a difference of rank 1, stored as two vectors.
+# A kind in one file: a difference of rank 1, stored as two vectors.
 TOY_KIND = '''
 """Outer products."""
 import numpy as np

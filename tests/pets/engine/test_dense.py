@@ -1,4 +1,4 @@
-"""The form for TensorRT: its ONNX file, run by OpenVINO in TensorRT's place, with banks that stay where they are."""
+"""The engine for TensorRT: its ONNX file, run by OpenVINO instead of TensorRT, with banks at fixed addresses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KINDS = ("bias", "low_rank", "norm", "head", "bottleneck")
 
 
 def terms_of(kind: str, base: Exported, seed: int) -> TaskTerms:
-    """A task of a dense kind, with bottlenecks of one activation where adapters may stand."""
+    """A task of a dense kind; bottlenecks have one activation and are only where adapters are accepted."""
     if kind != "bottleneck":
         return random_terms(kind, base.layers, seed)
     activation: Any = ("relu", "gelu", "silu")[seed % 3]
@@ -52,7 +52,7 @@ def terms_of(kind: str, base: Exported, seed: int) -> TaskTerms:
 
 
 class OpenVinoPlan:
-    """The plan's ONNX file in OpenVINO; banks are read at their addresses, as TensorRT does."""
+    """The plan's ONNX file in OpenVINO; banks are read from their addresses, as TensorRT does."""
 
     def __init__(self, artifact: Artifact, resident: Mapping[str, int]) -> None:
         core = ov.Core()
@@ -73,7 +73,7 @@ class OpenVinoPlan:
 
 
 class TorchPlan(OpenVinoPlan):
-    """The module that the ONNX file is made from, in torch: quicker to have."""
+    """The torch module that the ONNX file is exported from, which is faster to create."""
 
     def __init__(self, artifact: Artifact, resident: Mapping[str, int]) -> None:
         self._bind(artifact, resident)
@@ -88,7 +88,7 @@ class TorchPlan(OpenVinoPlan):
 
 @pytest.fixture(scope="module")
 def plan(exported: Callable[..., Exported], tmp_path_factory: Any) -> Exported:
-    """An encoder with the form for TensorRT beside it; TensorRT itself makes no plan here."""
+    """An encoder with its ONNX file for TensorRT; TensorRT itself is not available here."""
     base = exported("wide_bert", "tensorrt")
     folder = tmp_path_factory.mktemp("plan") / "engine"
     shutil.copytree(base.folder, folder)
@@ -122,7 +122,9 @@ def load(engine: TensorRtPetsEngine, plan: Exported, seed: int) -> dict[str, Loa
     return {kind: Loaded(engine.add(own), own, plan) for kind, own in terms.items()}
 
 
-def test_all_dense_kinds_share_a_batch_while_tasks_come_and_go(plan: Exported, engine: TensorRtPetsEngine) -> None:
+def test_all_dense_kinds_share_a_batch_while_tasks_are_added_and_removed(
+    plan: Exported, engine: TensorRtPetsEngine
+) -> None:
     bench = Bench(plan, engine, {})
     for seed in range(4):
         tasks = load(engine, plan, seed)
@@ -147,7 +149,7 @@ def test_other_encoders(exported: Callable[..., Exported], encoder: str, tmp_pat
     compare(Bench(base, engine, {}), rows, seed=1, types=encoder == "bert")
 
 
-def test_rows_without_a_task_are_the_base(plan: Exported, engine: TensorRtPetsEngine) -> None:
+def test_rows_without_a_task_use_the_base(plan: Exported, engine: TensorRtPetsEngine) -> None:
     ids = np.random.default_rng(0).integers(4, VOCABULARY, (1, 9))
     base = Truth(plan.model, random_terms("head", plan.layers, 0))
     np.testing.assert_allclose(engine.pooled([None], ids, np.asarray([9]))[0], base.pooled(ids[0].tolist()), atol=1e-4)
@@ -163,11 +165,11 @@ def test_the_file_has_banks_and_row_numbers_as_inputs(plan: Exported) -> None:
     assert shapes == {(rows, length) for length, rows in form.banks.items()}
     assert {kind.elem_type for kind in banks.values()} == {onnx.TensorProto.FLOAT}
     assert {kind.elem_type for name, kind in inputs.items() if name not in banks} == {onnx.TensorProto.INT64}
-    # TensorRT is slow at writes that are scattered, and has no kernels for sequences or loops as fast as these.
+    # TensorRT is slow at scattered writes and at loops.
     assert not {node.op_type for node in model.graph.node} & {"ScatterND", "ScatterElements", "Loop", "If"}
 
 
-def test_banks_have_room_for_as_many_tasks_as_asked(plan: Exported) -> None:
+def test_banks_have_capacity_for_the_requested_number_of_tasks(plan: Exported) -> None:
     engine = open_dense_engine(plan.folder, OpenVinoPlan, torch.device("cpu"))
     bias = random_terms("bias", plan.layers, 0)
     held = [engine.add(bias) for _ in range(OPTIONS.tasks)]
@@ -198,7 +200,7 @@ def test_tasks_that_a_plan_cannot_serve_are_refused(plan: Exported, engine: Tens
         engine.pooled([None] * 17, ids, np.full(17, 4))
 
 
-def test_files_and_a_missing_gpu_are_named(plan: Exported, tmp_path: Path) -> None:
+def test_unreadable_files_and_a_missing_gpu_are_named(plan: Exported, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"dense\.json cannot be read"):
         read_form(tmp_path)
     (tmp_path / FORM_FILE).write_text("{}")

@@ -22,7 +22,7 @@ TOLERANCE = 1e-4
 def compare(
     bench: Bench, rows: Sequence[tuple[Loaded, int]], seed: int, *, extra: int = 0, types: bool = False
 ) -> None:
-    """Run rows of (task, length), padded `extra` tokens beyond the longest, and hold each to its own model."""
+    """Run rows of (task, length), padded `extra` tokens beyond the longest, and compare each with its own model."""
     rng = np.random.default_rng(seed)
     lengths = np.asarray([length for _, length in rows])
     ids = rng.integers(4, VOCABULARY, (len(rows), lengths.max() + extra))
@@ -56,7 +56,7 @@ def test_all_types_in_one_batch_at_every_level(bench: Callable[[str], Bench], le
         compare(made, rows, seed=2, extra=3)
 
 
-def test_token_types_are_read(bench: Callable[[str], Bench]) -> None:
+def test_token_types_are_used(bench: Callable[[str], Bench]) -> None:
     made = bench("bert")
     compare(made, [(loaded, 12) for loaded in made.tasks.values()], seed=3, types=True)
 
@@ -68,14 +68,14 @@ def test_token_types_are_read(bench: Callable[[str], Bench]) -> None:
     extra=st.integers(0, 8),
     seed=st.integers(0, 1000),
 )
-def test_any_mixture_in_any_order_with_any_padding(
+def test_any_mixture_of_tasks_with_any_padding(
     bench: Callable[[str], Bench], rows: list[tuple[str, int]], encoder: str, extra: int, seed: int
 ) -> None:
     made = bench(encoder)
     compare(made, [(made.tasks[kind], length) for kind, length in rows], seed, extra=extra)
 
 
-def test_rows_without_a_task_are_the_base(bench: Callable[[str], Bench]) -> None:
+def test_rows_without_a_task_use_the_base(bench: Callable[[str], Bench]) -> None:
     made = bench("bert")
     ids = np.arange(4, 34).reshape(3, 10)
     pooled = made.engine.pooled([None, made.tasks["sparse"].task, None], ids, np.asarray([10, 4, 7]))
@@ -84,7 +84,7 @@ def test_rows_without_a_task_are_the_base(bench: Callable[[str], Bench]) -> None
     np.testing.assert_allclose(pooled[2], base.pooled(ids[2, :7].tolist()), atol=TOLERANCE)
 
 
-def test_padding_is_not_read(bench: Callable[[str], Bench]) -> None:
+def test_padding_is_ignored(bench: Callable[[str], Bench]) -> None:
     made = bench("bert")
     tasks = [loaded.task for loaded in made.tasks.values()]
     ids = np.full((len(tasks), 20), 7)
@@ -109,7 +109,7 @@ def test_merged_copy(bench: Callable[[str], Bench], kind: str) -> None:
     compare(copy, [(same, 9), (same, 2)], seed=4)
 
 
-def test_bf16_answers_are_near(exported: Callable[[str], Exported]) -> None:
+def test_bf16_answers_are_close(exported: Callable[[str], Exported]) -> None:
     base = exported("wide_bert")
     try:
         engine = open_openvino_engine(base.folder, threads=2, precision="bf16")

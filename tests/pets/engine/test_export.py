@@ -1,4 +1,4 @@
-"""What a base's export says of it, and encoders that cannot serve tasks."""
+"""The description that is exported with a base, and encoders that cannot serve tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_all_linear_layers_and_normalisations_are_open_to_tasks(
         np.testing.assert_array_equal(layer.bias, modules[path].bias.detach().numpy())
 
 
-def test_digest_tells_any_weight_from_another(exported: Callable[[str], Exported]) -> None:
+def test_the_digest_depends_on_every_weight(exported: Callable[[str], Exported]) -> None:
     base = exported("bert")
     assert read_description(base.folder).digest == base.layers.digest
     for name in ("embeddings.position_embeddings.weight", "encoder.layer.1.output.LayerNorm.bias"):
@@ -42,7 +42,7 @@ def test_digest_tells_any_weight_from_another(exported: Callable[[str], Exported
         assert base_layers(read_encoder(other))[0].digest != base.layers.digest
 
 
-def test_description_names_every_layer_with_its_shape(exported: Callable[[str], Exported]) -> None:
+def test_the_description_names_every_layer_with_its_shape(exported: Callable[[str], Exported]) -> None:
     base = exported("distilbert_classifier")
     description = read_description(base.folder)
     assert {place.path: (place.outputs, place.inputs) for place in description.linear} == {
@@ -52,7 +52,7 @@ def test_description_names_every_layer_with_its_shape(exported: Callable[[str], 
     assert (description.model_type, description.types, description.longest) == ("distilbert", 0, 512)
 
 
-def test_other_forms_are_refused(tmp_path: Path) -> None:
+def test_unsupported_encoders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="encoder type 'gpt2' cannot serve tasks: accepted: bert, distilbert"):
         export_encoder(GPT2Model(GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=1)), tmp_path)
     tiny = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}

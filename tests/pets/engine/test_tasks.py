@@ -1,4 +1,4 @@
-"""Tasks come and go: what is refused, what memory they take, and changes while batches run."""
+"""Adding and removing tasks: what is refused, their memory, and changes while batches run."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def test_batches_that_cannot_run_are_refused(engine: OpenVinoPetsEngine, change:
     assert message in str(error.value)
 
 
-def test_bytes_are_counted_and_given_back(exported: Callable[[str], Exported], engine: OpenVinoPetsEngine) -> None:
+def test_memory_is_counted_and_freed(exported: Callable[[str], Exported], engine: OpenVinoPetsEngine) -> None:
     terms = random_terms("everything", exported("bert").layers, seed=1)
     before = native.bytes_in_use()
     task = engine.add(terms)
     taken = native.bytes_in_use() - before
     assert taken + terms.head.weight.nbytes + terms.head.bias.nbytes == task.bytes
-    # Packing pads small layers, a bottleneck of width 1 most of all; it never loses anything.
+    # Packing pads small layers, a bottleneck of width 1 most of all.
     assert terms.bytes < task.bytes < 6 * terms.bytes
     engine.remove(task)
     engine.remove(task)
@@ -138,8 +138,8 @@ def test_terms_are_copied(exported: Callable[[str], Exported], engine: OpenVinoP
     np.testing.assert_array_equal(answer(engine, [task], ids, lengths)[0], before)
 
 
-def test_tasks_come_and_go_while_batches_run(exported: Callable[[str], Exported]) -> None:
-    """Two threads run batches; each task is removed while they do, right after its batch began."""
+def test_tasks_are_added_and_removed_while_batches_run(exported: Callable[[str], Exported]) -> None:
+    """Two threads run batches; each task is removed right after its batch has started."""
     base = exported("bert")
     engine = open_openvino_engine(base.folder, threads=1, contexts=2)
     before = native.bytes_in_use()
@@ -163,7 +163,7 @@ def test_tasks_come_and_go_while_batches_run(exported: Callable[[str], Exported]
             try:
                 remover.start()
                 found = answer(engine, [passing] * 9, ids, lengths)
-            except InvalidArgument:  # the remover came first
+            except InvalidArgument:  # it was removed before its batch started
                 found = None
             remover.join()
             if found is not None:
@@ -183,7 +183,7 @@ def test_tasks_come_and_go_while_batches_run(exported: Callable[[str], Exported]
     assert native.bytes_in_use() == before
 
 
-def test_head_alone_adds_nothing_to_the_encoder(engine: OpenVinoPetsEngine) -> None:
+def test_a_task_with_only_a_head_leaves_the_encoder_unchanged(engine: OpenVinoPetsEngine) -> None:
     plain = engine.add(replace(TaskTerms(head()), head=head()))
     ids, lengths = np.full((1, 5), 11), np.asarray([5])
     np.testing.assert_array_equal(engine.pooled([plain], ids, lengths), engine.pooled([None], ids, lengths))
@@ -223,7 +223,7 @@ def test_unknown_kernels_are_refused() -> None:
         native.choose_kernels("avx1024")
 
 
-def test_a_change_of_a_shared_header_asks_for_a_new_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_shared_header_requires_a_new_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = native.library_path(), decoder_library.library_path()
     headers = tmp_path / "native"
     shutil.copytree(compiling.shared_headers(), headers)

@@ -1,4 +1,4 @@
-"""The engine in torch: every row of every batch equals the task's own model, however the batch is taken apart."""
+"""The torch engine: every row of every batch equals the task's own model, however operators are spread over streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidal.pets.torch_engine.runners import CpuRunner
 
 Export = Callable[..., Exported]
 Make = Callable[[str], Bench]
-# All types of terms, some of them twice, of lengths in no order.
+# All types of terms, some of them twice, with unsorted lengths.
 ROWS = [(KINDS[place % len(KINDS)], 1 + 13 * place % 40) for place in range(11)]
 
 
@@ -51,7 +51,7 @@ def engine(torch_bench: Make) -> TorchPetsEngine:
 
 
 def in_parts(engine: TorchPetsEngine, parts: int, rounded: bool) -> None:
-    """Spread the tasks of a batch over parts, and round its sizes as on a GPU or not."""
+    """Spread the tasks of a batch over `parts` streams; `rounded` rounds sizes as on a GPU."""
     engine.assign = lambda operators: [place % parts for place in range(len(operators))]
     engine._runner = CpuRunner(ROUNDED if rounded else EXACT)
 
@@ -73,7 +73,7 @@ def test_all_types_of_terms_in_one_batch(torch_bench: Make, encoder: str, parts:
     parts=st.integers(1, 5),
     rounded=st.booleans(),
 )
-def test_any_mixture_in_any_order_with_any_padding(
+def test_any_mixture_of_tasks_with_any_padding(
     torch_bench: Make, rows: list[tuple[str, int]], encoder: str, extra: int, parts: int, rounded: bool
 ) -> None:
     made = torch_bench(encoder)
@@ -81,12 +81,12 @@ def test_any_mixture_in_any_order_with_any_padding(
     compare(made, [(made.tasks[kind], length) for kind, length in rows], seed=2, extra=extra)
 
 
-def test_token_types_are_read(torch_bench: Make) -> None:
+def test_token_types_are_used(torch_bench: Make) -> None:
     made = torch_bench("bert")
     compare(made, [(loaded, 12) for loaded in made.tasks.values()], seed=3, types=True)
 
 
-def test_rows_without_a_task_are_the_base(torch_bench: Make) -> None:
+def test_rows_without_a_task_use_the_base(torch_bench: Make) -> None:
     made = torch_bench("bert")
     ids = np.arange(4, 34).reshape(3, 10)
     pooled = made.engine.pooled([None, made.tasks["norm"].task, None], ids, np.asarray([10, 4, 7]))
@@ -104,7 +104,7 @@ def test_merged_copy(torch_bench: Make, kind: str) -> None:
     compare(Bench(made.base, engine, {}), [(rest, 9), (rest, 2)], seed=4)
 
 
-def test_memory_is_used_again_and_counted(torch_bench: Make, exported: Export) -> None:
+def test_memory_is_counted_and_reused(torch_bench: Make, exported: Export) -> None:
     engine = open_torch_engine(exported("bert", "torch").folder, threads=1)
     terms = random_terms("everything", exported("bert", "torch").layers, seed=5)
     first = engine.add(terms)
@@ -121,8 +121,8 @@ def test_memory_is_used_again_and_counted(torch_bench: Make, exported: Export) -
     assert {length: len(matrix) for length, matrix in engine._pools.matrices().items()} == sizes
 
 
-def test_tasks_come_and_go_while_batches_run(exported: Export) -> None:
-    """Rows of others' tasks are overwritten as soon as they are given back, and matrices grow."""
+def test_tasks_are_added_and_removed_while_batches_run(exported: Export) -> None:
+    """Pool rows of a removed task are overwritten by the next one, and the pools grow meanwhile."""
     base = exported("bert", "torch")
     engine = open_torch_engine(base.folder, threads=1)
     kept = load_tasks(engine, base)
@@ -137,13 +137,13 @@ def test_tasks_come_and_go_while_batches_run(exported: Export) -> None:
         while not stop.is_set():
             wrong.append(not np.allclose(engine.pooled(rows, ids, lengths), expected, atol=1e-5))
 
-    def pass_by() -> None:
+    def add_and_remove() -> None:
         task = engine.add(passing)
         remover = threading.Thread(target=engine.remove, args=[task])
         try:
             remover.start()
             wrong.append(not np.allclose(engine.pooled([task] * len(rows), ids, lengths), right, atol=1e-5))
-        except InvalidArgument:  # the remover came first
+        except InvalidArgument:  # it was removed before its batch started
             pass
         remover.join()
 
@@ -151,7 +151,7 @@ def test_tasks_come_and_go_while_batches_run(exported: Export) -> None:
     server.start()
     held = []
     for _ in range(10):
-        pass_by()
+        add_and_remove()
         held.append(engine.add(passing))
     stop.set()
     server.join()
@@ -159,9 +159,7 @@ def test_tasks_come_and_go_while_batches_run(exported: Export) -> None:
     assert len(engine._held) == 0
 
 
-def test_a_removed_task_is_freed_with_the_last_batch_that_runs_with_it(
-    torch_bench: Make, engine: TorchPetsEngine
-) -> None:
+def test_a_removed_task_is_freed_after_its_last_batch(torch_bench: Make, engine: TorchPetsEngine) -> None:
     task = engine.add(random_terms("bias", torch_bench("bert").base.layers, 0))
     with engine._held.using([task, None, task]), engine._held.using([task]):
         engine.remove(task)
@@ -185,7 +183,9 @@ def test_terms_are_copied(torch_bench: Make, engine: TorchPetsEngine) -> None:
     np.testing.assert_array_equal(answer(engine, [task], ids, lengths)[0], before)
 
 
-def test_what_does_not_fit_is_refused(torch_bench: Make, engine: TorchPetsEngine, exported: Export) -> None:
+def test_tasks_and_ids_that_do_not_fit_are_refused(
+    torch_bench: Make, engine: TorchPetsEngine, exported: Export
+) -> None:
     with pytest.raises(InvalidArgument, match="the base has no linear layer"):
         engine.add(random_terms("bias", exported("distilbert").layers, 0))
     with pytest.raises(InvalidArgument, match="ids are 60 to 60, accepted are 0 to 59"):
@@ -223,7 +223,7 @@ def test_all_types_of_terms_on_a_gpu(exported: Export, parts: int) -> None:
     base = exported("bert", "torch")
     made = load_tasks(open_torch_engine(base.folder, threads=1, device="gpu"), base)
     made.engine.assign = lambda operators: [place % parts for place in range(len(operators))]
-    # The second time a layout is captured, then replayed with other tokens; then the pools grow, and it is another.
+    # A layout is captured at its second run, then replayed with other tokens; once the pools grow, it is captured anew.
     for seed in range(4):
         compare(made, [(made.tasks[kind], length) for kind, length in ROWS], seed=seed)
     held = [made.engine.add(random_terms("everything", base.layers, seed)) for seed in range(20)]

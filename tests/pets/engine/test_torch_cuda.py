@@ -1,4 +1,4 @@
-"""How a GPU is used, over stand-ins for it: what waits for what, what is captured, what the kernel multiplies."""
+"""Streams, CUDA graphs and the sparse kernel of the torch engine, with fakes in place of a GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(tidal.__path__[0]).parent.parent
 
 
 class FakeStream:
-    """Numbers what is put on it, and who waits for whom."""
+    """Records the order in which streams wait for each other."""
 
     current: FakeStream
     events: list[str]
@@ -46,7 +46,7 @@ class FakeStream:
 
 
 class FakeGraph:
-    """Keeps what is computed while it captures, and does it again."""
+    """Records the work of a capture and repeats it on replay."""
 
     capturing: FakeGraph | None = None
     launches = 0
@@ -61,7 +61,7 @@ class FakeGraph:
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """`tidal.pets.torch_engine.cuda` over stand-ins for torch's streams and graphs, and for the kernel."""
+    """`tidal.pets.torch_engine.cuda` with fakes for torch's streams and graphs and for the kernel."""
     FakeStream.made, FakeStream.events = 0, []
     FakeStream.current = FakeStream()
     FakeGraph.launches = 0
@@ -94,7 +94,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     sys.modules.pop("tidal.pets.torch_engine.cuda")
 
 
-def test_parts_run_beside_each_other_between_what_is_before_and_after(cuda: ModuleType) -> None:
+def test_parts_run_on_parallel_streams_between_fork_and_join(cuda: ModuleType) -> None:
     lanes = cuda.StreamLanes()
     ran: list[tuple[int, str]] = []
     works = {part: lambda part=part: ran.append((part, FakeStream.current.name)) for part in (0, 2, 5)}
@@ -106,7 +106,7 @@ def test_parts_run_beside_each_other_between_what_is_before_and_after(cuda: Modu
 
 
 class Doubling:
-    """A pass that doubles its numbers; counts how often it is put together."""
+    """A forward pass that doubles its input, and counts how often it is built."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -119,7 +119,7 @@ class Doubling:
         return result
 
 
-def test_a_layout_is_captured_when_it_comes_again(cuda: ModuleType) -> None:
+def test_a_layout_is_captured_at_its_second_run(cuda: ModuleType) -> None:
     cache, double = cuda.GraphCache(FakeStream(), torch.device("cpu")), Doubling()
     for value in range(5):
         np.testing.assert_array_equal(cache.run("a", torch.tensor([value, 7]), double), [2 * value, 14])
@@ -128,16 +128,16 @@ def test_a_layout_is_captured_when_it_comes_again(cuda: ModuleType) -> None:
     assert (double.made, FakeGraph.launches) == (3, 4)
 
 
-def test_the_graphs_that_were_used_least_recently_leave(cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_recently_used_graph_is_evicted(cuda: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "_MAX_GRAPHS", 2)
     cache, double = cuda.GraphCache(FakeStream(), torch.device("cpu")), Doubling()
     for key in "aabbaccbb":
         cache.run(key, torch.tensor([1]), double)
-    # Each was put together twice, and `b` once more after `c` had taken its place.
+    # Each is built twice, and `b` once more after `c` evicted it.
     assert double.made == 7
 
 
-def test_the_runner_gives_the_pass_its_numbers_and_keeps_pools_apart(cuda: ModuleType) -> None:
+def test_the_runner_captures_anew_when_the_pools_change(cuda: ModuleType) -> None:
     runner = object.__new__(cuda.CudaRunner)
     runner._stream = FakeStream.current
     runner._lanes = SequentialLanes()
@@ -165,8 +165,8 @@ def make_layout() -> Any:
     return Layout(rows=2, tokens=2, types=False, norms=0, parts=())
 
 
-def test_batches_of_one_layout_differ_in_their_numbers_alone(exported: Callable[..., Exported]) -> None:
-    """What a captured graph relies on: another batch's numbers, copied over, give that batch's answers."""
+def test_batches_of_one_layout_differ_only_in_their_numbers(exported: Callable[..., Exported]) -> None:
+    """A captured graph relies on it: the numbers of another batch, copied in, give the answers of that batch."""
     base = exported("bert", "torch")
     engine = open_torch_engine(base.folder, threads=1)
     kinds = ("low_rank", "bias", "bottleneck", "norm", "head", "bias", "bias")
@@ -174,7 +174,7 @@ def test_batches_of_one_layout_differ_in_their_numbers_alone(exported: Callable[
 
     def plan(seed: int) -> tuple[TorchBatchPlan, Any]:
         draw = np.random.default_rng(seed)
-        # The same ranks, and other biases: in another order.
+        # The same ranks and other biases, in another order.
         tasks = [
             engine.add(random_terms("bias", base.layers, seed)) if k == "bias" else o
             for k, o in zip(kinds, others, strict=True)
@@ -246,8 +246,8 @@ for layer, (outputs, inputs) in enumerate(sizes):
 @pytest.mark.skipif(
     find_spec("triton") is None, reason="the Triton language, which torch's CUDA builds bring, is missing"
 )
-def test_the_kernel_multiplies_every_rows_own_matrix() -> None:
-    """In Triton's interpreter, which has to be chosen before the kernel is read."""
+def test_the_kernel_multiplies_each_row_by_its_own_matrix() -> None:
+    """Runs in Triton's interpreter, which must be selected before the kernel is imported."""
     done = subprocess.run(
         [sys.executable, "-c", KERNEL],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},

@@ -1,4 +1,4 @@
-"""A tiny base with a classifier, and what tasks are made for."""
+"""A tiny base with a classifier, as a folder and as the target of imports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def base_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(0)
         for weight in model.parameters():
-            if weight.ndim == 1:  # biases begin as zeros and normalisations as ones, which would hide mistakes
+            if weight.ndim == 1:  # initial biases of 0 and norms of 1 would hide mistakes
                 weight.add_(torch.randn_like(weight) * 0.2)
     model.save_pretrained(folder)
     return folder

@@ -1,4 +1,4 @@
-"""What a task answers, computed by an unmodified transformers model with the task's terms put into it."""
+"""Expected answers of a task: an unmodified transformers model with the task's terms applied to its weights."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def save(
     tensors: Mapping[str, torch.Tensor] | None = None,
     heads: Mapping[str, torch.Tensor] | None = None,
 ) -> Path:
-    """A folder with an adapter and its head; `config` and `head` are changes of the usual ones, `config` also all."""
+    """Write an adapter and its head; `config` and `head` change the defaults, a `config` that is text replaces them."""
     about = {"model_name": "some/base", "model_type": "bert", "name": "mood", "version": "adapters.1.3.0"}
     chosen = HOULSBY | config if isinstance(config, dict) else config or HOULSBY
     (folder / "adapter_config.json").write_text(json.dumps({"config": chosen, **about}))
@@ -88,7 +88,7 @@ def save(
 
 
 def expected(base_folder: Path, activation: Any, scale: float = 1.0) -> FloatArray:
-    """What the library computes: y + scale · up(σ(down(y))) before residual and LayerNorm, and a head on the first
+    """The library's result: y + scale · up(σ(down(y))) before residual and LayerNorm, and a head on the first
     token's hidden state: linear, tanh, linear."""
     model = AutoModelForSequenceClassification.from_pretrained(base_folder).eval()
     modules, adapters, heads = dict(model.bert.named_modules()), adapter_tensors(), head_tensors()
@@ -117,7 +117,7 @@ def expected(base_folder: Path, activation: Any, scale: float = 1.0) -> FloatArr
         ("houlsby", torch.nn.functional.silu, 1.0),
     ],
 )
-def test_answers_as_the_library_does(
+def test_answers_equal_those_of_the_library(
     base_folder: Path, base: ImportBase, tmp_path: Path, config: object, activation: Any, scale: float
 ) -> None:
     found = import_task(save(tmp_path, config), base, ImportOptions())
@@ -135,7 +135,7 @@ def test_answers_as_the_library_does(
         ({"heads.mood.1.weight": torch.ones(3, WIDTH)}, {"use_pooler": True, "bias": False}),
     ],
 )
-def test_a_head_on_the_pooler_needs_nothing_else(
+def test_a_head_on_the_pooler_changes_no_other_layer(
     base: ImportBase, tmp_path: Path, heads: dict[str, torch.Tensor], config: dict[str, Any]
 ) -> None:
     found = import_task(save(tmp_path, head={"layers": 1, **config}, heads=heads), base, ImportOptions())
@@ -143,13 +143,13 @@ def test_a_head_on_the_pooler_needs_nothing_else(
     assert found.terms.head.weight.tolist() == np.ones((3, WIDTH)).tolist()
 
 
-def test_a_head_of_a_plain_transformers_model(base: ImportBase, tmp_path: Path) -> None:
+def test_the_head_of_a_plain_transformers_model_is_accepted(base: ImportBase, tmp_path: Path) -> None:
     save(tmp_path, heads={"classifier.weight": torch.ones(3, WIDTH), "classifier.bias": torch.zeros(3)})
     (tmp_path / "head_config.json").write_text(json.dumps({"config": None, "label2id": {"x": 0, "y": 1, "z": 2}}))
     assert import_task(tmp_path, base, ImportOptions()).terms.head.labels == ("x", "y", "z")
 
 
-def test_distilbert_and_its_own_head(tmp_path: Path) -> None:
+def test_distilbert_with_its_own_head(tmp_path: Path) -> None:
     torch.manual_seed(7)
     config = DistilBertConfig(vocab_size=99, dim=WIDTH, n_layers=1, n_heads=2, hidden_dim=48, num_labels=3)
     model = DistilBertForSequenceClassification(config)
@@ -195,7 +195,7 @@ def test_distilbert_and_its_own_head(tmp_path: Path) -> None:
         ("prefix_tuning", "does not describe a bottleneck adapter: config is prefix_tuning"),
     ],
 )
-def test_refuses_adapters_of_other_forms(base: ImportBase, tmp_path: Path, config: object, reason: str) -> None:
+def test_unsupported_adapters_are_refused(base: ImportBase, tmp_path: Path, config: object, reason: str) -> None:
     with pytest.raises(TidalError) as caught:
         import_task(save(tmp_path, config), base, ImportOptions())
     assert reason in str(caught.value)
@@ -210,14 +210,14 @@ def test_refuses_adapters_of_other_forms(base: ImportBase, tmp_path: Path, confi
         ({"use_pooler": True}, "the head has 2 layers, use_pooler True"),
     ],
 )
-def test_refuses_heads_of_other_forms(base: ImportBase, tmp_path: Path, head: dict[str, Any], reason: str) -> None:
+def test_unsupported_heads_are_refused(base: ImportBase, tmp_path: Path, head: dict[str, Any], reason: str) -> None:
     with pytest.raises(TidalError) as caught:
         import_task(save(tmp_path, head=head), base, ImportOptions())
     assert reason in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("regression", "the head has one output: it is a cross-encoder or another regression"),
         (
@@ -228,11 +228,11 @@ def test_refuses_heads_of_other_forms(base: ImportBase, tmp_path: Path, head: di
         ("plain_tokens", "the head is that of BertForTokenClassification; accepted is classification"),
     ],
 )
-def test_refuses_heads_of_other_tasks_as_the_library_saved_them(name: str, said: str) -> None:
+def test_heads_for_other_tasks_saved_by_the_library_are_refused(name: str, message: str) -> None:
     encoder = read_encoder(AutoModel.from_pretrained(SAVED / "base"))
     with pytest.raises(TidalError) as caught:
         import_task(SAVED / name, ImportBase(*base_layers(encoder), "some/base"), ImportOptions())
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 class TestTensors:
@@ -242,29 +242,29 @@ class TestTensors:
             import_task(save(folder, tensors=tensors), base, ImportOptions())
         return str(caught.value)
 
-    def test_of_another_width(self, base: ImportBase, tmp_path: Path) -> None:
+    def test_with_another_width_are_refused(self, base: ImportBase, tmp_path: Path) -> None:
         name = "bert__encoder__layer__0__output__adapters__mood__adapter_up__bias"
         reason = self.refused(base, tmp_path, **{name: torch.ones(31)})
         assert "the adapter after 'encoder.layer.0.output.dense' has the shapes" in reason
 
-    def test_of_a_layer_that_is_not_there(self, base: ImportBase, tmp_path: Path) -> None:
+    def test_of_an_unknown_layer_are_refused(self, base: ImportBase, tmp_path: Path) -> None:
         name = "bert__encoder__layer__7__output__adapters__mood__adapter_up__bias"
         assert (
             "is not a bottleneck after a layer of the base; accepted are Houlsby adapters of this "
             "base" in self.refused(base, tmp_path, **{name: torch.ones(32)})
         )
 
-    def test_of_something_else(self, base: ImportBase, tmp_path: Path) -> None:
+    def test_that_are_not_an_adapter_are_refused(self, base: ImportBase, tmp_path: Path) -> None:
         assert "'prompt' is not a bottleneck" in self.refused(base, tmp_path, prompt=torch.ones(3))
 
-    def test_that_are_pickled_are_not_read(self, base: ImportBase, tmp_path: Path) -> None:
+    def test_that_are_pickled_are_refused(self, base: ImportBase, tmp_path: Path) -> None:
         save(tmp_path)
         (tmp_path / "adapter.safetensors").unlink()
         torch.save(adapter_tensors(), tmp_path / "pytorch_adapter.bin")
         with pytest.raises(TidalError, match=r"pickled weights \(pytorch_adapter.bin\), which are not read"):
             import_task(tmp_path, base, ImportOptions())
 
-    def test_without_a_head(self, base: ImportBase, tmp_path: Path) -> None:
+    def test_without_a_head_are_refused(self, base: ImportBase, tmp_path: Path) -> None:
         (save(tmp_path) / "head_config.json").unlink()
         with pytest.raises(TidalError, match=r"has no head; save it with `save_adapter"):
             import_task(tmp_path, base, ImportOptions())

@@ -1,4 +1,4 @@
-"""Fully fine-tuned checkpoints as tasks: BitFit where that is all, else the largest differences."""
+"""Fully fine-tuned checkpoints as tasks: BitFit where only biases and norms changed, else the largest differences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from testing.models import make_tiny_classifier
-from tests.pets.bases import same_terms
+from testing.small_base import same_terms
 from tests.pets.importing.reference import answer, logits
 from tidal.errors import InvalidArgument, Unsupported
 from tidal_builders.pets.base import base_layers
@@ -35,7 +35,7 @@ LABELS = ("negative", "neutral", "positive")
 
 
 def tuned(base_folder: Path, folder: Path, change: Callable[[str], bool]) -> Any:
-    """Save the base with the weights changed that `change` names; returns the model."""
+    """Save the base with noise added to the weights that `change` selects; returns the model."""
     torch.manual_seed(4)
     model = AutoModelForSequenceClassification.from_pretrained(base_folder).eval()
     with torch.no_grad():
@@ -51,7 +51,7 @@ def linear_or_norm(name: str) -> bool:
     return "_embeddings" not in name
 
 
-def test_biases_and_normalisations_make_a_bitfit_of_the_same_answers(
+def test_changed_biases_and_norms_become_a_bitfit_task_with_the_same_answers(
     base_folder: Path, base: ImportBase, tmp_path: Path
 ) -> None:
     model = tuned(base_folder, tmp_path, lambda name: name.endswith("bias") or "LayerNorm" in name)
@@ -62,7 +62,7 @@ def test_biases_and_normalisations_make_a_bitfit_of_the_same_answers(
     np.testing.assert_allclose(answer(base_folder, found.terms, base.layers), logits(model), atol=1e-5)
 
 
-def test_all_differences_make_the_same_answers(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+def test_all_differences_give_the_same_answers(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     model = tuned(base_folder, tmp_path, linear_or_norm)
     found = import_task(tmp_path, base, ImportOptions(sparsity=0))
     assert found.kind == "diff_pruning"
@@ -72,7 +72,7 @@ def test_all_differences_make_the_same_answers(base_folder: Path, base: ImportBa
         np.testing.assert_allclose(weight, state[name], atol=1e-6)
 
 
-def test_a_sparse_difference_has_the_largest_of_the_whole_model(
+def test_a_sparse_difference_keeps_the_largest_changes_of_the_whole_model(
     base_folder: Path, base: ImportBase, tmp_path: Path
 ) -> None:
     model = tuned(base_folder, tmp_path, lambda name: linear_or_norm(name) and "layer.0" not in name)
@@ -99,10 +99,10 @@ def test_changed_embeddings_are_noted(base_folder: Path, base: ImportBase, tmp_p
     assert "embeddings.word_embeddings.weight" in notes[0]
 
 
-def test_a_task_does_not_change_with_the_model_that_it_was_read_from(
+def test_a_task_is_independent_of_the_model_that_it_was_imported_from(
     base_folder: Path, base: ImportBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arrays that were views of the checkpoint's weights changed when the checkpoint was changed to measure it."""
+    """Arrays must not be views of the checkpoint's weights, which the comparison changes."""
     tuned(base_folder, tmp_path, lambda name: name.endswith("bias") or "LayerNorm" in name)
     loaded = []
 
@@ -120,7 +120,7 @@ def test_a_task_does_not_change_with_the_model_that_it_was_read_from(
     assert same_terms(found.terms, before)
 
 
-def test_masks_are_kept_whole_whatever_the_sparsity(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+def test_masks_are_stored_completely_at_any_sparsity(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(base_folder).eval()
     torch.manual_seed(9)
     with torch.no_grad():
@@ -133,17 +133,17 @@ def test_masks_are_kept_whole_whatever_the_sparsity(base_folder: Path, base: Imp
     np.testing.assert_allclose(answer(base_folder, found.terms, base.layers), logits(model), atol=1e-5)
 
 
-def test_labels_that_are_only_numbered_are_reported(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+def test_default_label_names_are_reported(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     numbered = {number: f"LABEL_{number}" for number in range(3)}
     model = AutoModelForSequenceClassification.from_pretrained(base_folder, id2label=numbered)
     model.save_pretrained(tmp_path)
-    said = "the checkpoint only numbers its labels (LABEL_0 …); name them by --labels"
-    assert said in import_task(tmp_path, base, ImportOptions()).provenance.notes
-    assert said not in import_task(tmp_path, base, ImportOptions(labels=LABELS)).provenance.notes
+    message = "the checkpoint only numbers its labels (LABEL_0 …); name them by --labels"
+    assert message in import_task(tmp_path, base, ImportOptions()).provenance.notes
+    assert message not in import_task(tmp_path, base, ImportOptions(labels=LABELS)).provenance.notes
 
 
 @pytest.mark.parametrize(
-    ("architecture", "fields", "said"),
+    ("architecture", "fields", "message"),
     [
         (AutoModelForSequenceClassification, {"num_labels": 1}, "a cross-encoder or another regression.*num_labels 1"),
         (
@@ -160,11 +160,11 @@ def test_labels_that_are_only_numbered_are_reported(base_folder: Path, base: Imp
         (AutoModelForQuestionAnswering, {}, "an extractive question-answering model"),
     ],
 )
-def test_checkpoints_of_other_tasks_are_refused(
-    base_folder: Path, base: ImportBase, tmp_path: Path, architecture: Any, fields: dict[str, Any], said: str
+def test_checkpoints_for_other_tasks_are_refused(
+    base_folder: Path, base: ImportBase, tmp_path: Path, architecture: Any, fields: dict[str, Any], message: str
 ) -> None:
     architecture.from_pretrained(base_folder, ignore_mismatched_sizes=True, **fields).save_pretrained(tmp_path)
-    with pytest.raises(Unsupported, match=f"cannot be a task: it is {said}"):
+    with pytest.raises(Unsupported, match=f"cannot be a task: it is {message}"):
         import_task(tmp_path, base, ImportOptions())
 
 
@@ -196,20 +196,20 @@ class TestRefusing:
         with pytest.raises(InvalidArgument, match=r"has no weights for classifier\.bias, classifier\.weight"):
             import_task(tmp_path, base, ImportOptions())
 
-    def test_a_sparsity_of_all(self, base_folder: Path, base: ImportBase) -> None:
+    def test_a_sparsity_of_1(self, base_folder: Path, base: ImportBase) -> None:
         with pytest.raises(InvalidArgument, match="the sparsity is 1; accepted is 0 up to, but not, 1"):
             import_task(base_folder, base, ImportOptions(sparsity=1))
 
 
 class TestTwoLayerHead:
-    """RoBERTa's classifier brings a layer of its own, which stands in for the base's pooler."""
+    """RoBERTa's classifier has a dense layer of its own, which replaces the base's pooler."""
 
     CONFIG = RobertaConfig(
         vocab_size=60, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48,
         max_position_embeddings=40, type_vocab_size=1,
     )  # fmt: skip
 
-    def test_is_carried_as_a_difference(self, tmp_path: Path) -> None:
+    def test_is_imported_as_a_difference_of_the_pooler(self, tmp_path: Path) -> None:
         torch.manual_seed(6)
         encoder = RobertaModel(self.CONFIG).eval()
         base = ImportBase(*base_layers(read_encoder(encoder)))
@@ -222,7 +222,7 @@ class TestTwoLayerHead:
         np.testing.assert_allclose(merged["pooler.dense.weight"], model.classifier.dense.weight.detach(), atol=1e-6)
         np.testing.assert_array_equal(found.terms.head.weight, model.classifier.out_proj.weight.detach())
 
-    def test_needs_a_pooler_in_the_base(self, tmp_path: Path) -> None:
+    def test_requires_a_pooler_in_the_base(self, tmp_path: Path) -> None:
         base = ImportBase(*base_layers(read_encoder(RobertaModel(self.CONFIG, add_pooling_layer=False))))
         RobertaForSequenceClassification(self.CONFIG).save_pretrained(tmp_path)
         with pytest.raises(Unsupported, match="a head of two layers; the base has no pooler"):

@@ -1,4 +1,4 @@
-"""LoRA that an unmodified peft saved, as tasks: the same weights, the same answers."""
+"""LoRA adapters saved by an unmodified peft, as tasks with the same merged weights and answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
-from tests.pets.bases import MADE, same_terms
+from testing.small_base import MADE, same_terms
 from tests.pets.importing.reference import answer, logits
 from tidal.errors import InvalidArgument, TidalError, Unsupported
 from tidal.pets.tasks.folder import add_task, load_task
@@ -26,7 +26,7 @@ NO_OPTIONS = ImportOptions()
 
 
 def saved(base_folder: Path, folder: Path, **options: Any) -> Any:
-    """Save a LoRA of random values by peft; returns the model merged by peft."""
+    """Save a LoRA adapter with random values by peft; returns the model that peft merges it into."""
     torch.manual_seed(1)
     model = AutoModelForSequenceClassification.from_pretrained(base_folder)
     chosen = {"task_type": "SEQ_CLS", "r": 4, "lora_alpha": 6, "target_modules": ["query", "value"]} | options
@@ -57,7 +57,9 @@ def edit(folder: Path, **changed: Any) -> None:
         {"layers_to_transform": [1], "init_lora_weights": "gaussian"},
     ],
 )
-def test_is_what_peft_merges(base_folder: Path, base: ImportBase, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_merged_weights_equal_those_of_peft(
+    base_folder: Path, base: ImportBase, tmp_path: Path, options: dict[str, Any]
+) -> None:
     merged = saved(base_folder, tmp_path / "peft", **options)
     found = import_task(tmp_path / "peft", base, NO_OPTIONS)
     assert found.kind == "lora"
@@ -95,7 +97,7 @@ def test_ranks_and_scales_follow_the_patterns(base_folder: Path, base: ImportBas
     }
 
 
-def test_labels_are_those_wanted(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+def test_given_labels_replace_those_of_the_config(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     saved(base_folder, tmp_path)
     assert import_task(tmp_path, base, ImportOptions(labels=("a", "b", "c"))).terms.head.labels == ("a", "b", "c")
     with pytest.raises(InvalidArgument, match="the head has 3 classes, received 2 labels: a, b"):
@@ -104,7 +106,7 @@ def test_labels_are_those_wanted(base_folder: Path, base: ImportBase, tmp_path: 
     assert import_task(tmp_path, base, NO_OPTIONS).terms.head.labels == ("x", "y", "z")
 
 
-def test_says_how_the_base_was_compared(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+def test_notes_how_the_base_was_compared(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     saved(base_folder, tmp_path)
     notes = import_task(tmp_path, base, NO_OPTIONS).provenance.notes
     assert notes[0] == f"trained on {base_folder}, whose weights are those of this model's base"
@@ -113,8 +115,8 @@ def test_says_how_the_base_was_compared(base_folder: Path, base: ImportBase, tmp
     assert notes[0] == "trained on Some/Base, which this model was built from (the names were compared)"
 
 
-def test_labels_that_nobody_names_have_to_be_given(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
-    """The base here has a head of three named classes: they are taken for a head of three, and for no other."""
+def test_unknown_labels_must_be_given(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+    """The base's config names three classes; they are used for a head of three only."""
     saved(base_folder, tmp_path)
     found = import_task(tmp_path, base, NO_OPTIONS)
     assert found.provenance.notes[1] == "labels are those of its base's config.json: negative, neutral, positive"
@@ -126,7 +128,7 @@ def test_labels_that_nobody_names_have_to_be_given(base_folder: Path, base: Impo
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"task_type": "TOKEN_CLS"}, "is an adapter of a token classifier"),
         ({"task_type": "QUESTION_ANS"}, "is an adapter of an extractive question-answering model"),
@@ -134,16 +136,18 @@ def test_labels_that_nobody_names_have_to_be_given(base_folder: Path, base: Impo
         ({"task_type": None, "auto_mapping": {"base_model_class": "BertForTokenClassification"}}, "a token classifier"),
     ],
 )
-def test_adapters_of_other_tasks_are_refused(
-    base_folder: Path, base: ImportBase, tmp_path: Path, changed: dict[str, Any], said: str
+def test_adapters_for_other_tasks_are_refused(
+    base_folder: Path, base: ImportBase, tmp_path: Path, changed: dict[str, Any], message: str
 ) -> None:
     saved(base_folder, tmp_path)
     edit(tmp_path, **changed)
-    with pytest.raises(Unsupported, match=said):
+    with pytest.raises(Unsupported, match=message):
         import_task(tmp_path, base, NO_OPTIONS)
 
 
-def test_a_real_token_classification_adapter_is_refused(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+def test_a_token_classification_adapter_saved_by_peft_is_refused(
+    base_folder: Path, base: ImportBase, tmp_path: Path
+) -> None:
     for kind in ("TOKEN_CLS", None):
         model = AutoModelForTokenClassification.from_pretrained(base_folder)
         options: Any = {"modules_to_save": ["classifier"]} if kind is None else {"task_type": kind}
@@ -153,19 +157,19 @@ def test_a_real_token_classification_adapter_is_refused(base_folder: Path, base:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "message"),
     [
         ({"architectures": ["BertForSequenceClassification"], "problem_type": "multi_label_classification"},
          "the adapter's config.json names a multi-label classifier"),
         ({"problem_type": "regression"}, "the adapter's config.json names a cross-encoder or another regression"),
     ],
 )  # fmt: skip
-def test_a_configuration_beside_the_adapter_decides(
-    base_folder: Path, base: ImportBase, tmp_path: Path, config: dict[str, Any], said: str
+def test_a_config_next_to_the_adapter_is_respected(
+    base_folder: Path, base: ImportBase, tmp_path: Path, config: dict[str, Any], message: str
 ) -> None:
     saved(base_folder, tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(Unsupported, match=said):
+    with pytest.raises(Unsupported, match=message):
         import_task(tmp_path, base, NO_OPTIONS)
 
 
@@ -177,7 +181,7 @@ def test_a_regression_is_refused(base_folder: Path, base: ImportBase, tmp_path: 
             import_task(tmp_path, base, options)
 
 
-def test_lora_on_an_embedding_is_called_so(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+def test_lora_on_an_embedding_is_refused(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     saved(base_folder, tmp_path, target_modules=["query", "word_embeddings"])
     with pytest.raises(Unsupported, match=r"'bert.embeddings.word_embeddings' is LoRA on an embedding, which tasks"):
         import_task(tmp_path, base, NO_OPTIONS)
@@ -198,7 +202,7 @@ def test_lora_on_an_embedding_is_called_so(base_folder: Path, base: ImportBase, 
         ({"bias": "some"}, "bias is 'some'; accepted: none, all, lora_only"),
     ],
 )
-def test_refuses_what_a_task_cannot_be(
+def test_unsupported_options_are_refused(
     base_folder: Path, base: ImportBase, tmp_path: Path, changed: dict[str, Any], reason: str
 ) -> None:
     saved(base_folder, tmp_path)
@@ -208,7 +212,7 @@ def test_refuses_what_a_task_cannot_be(
     assert reason in str(caught.value)
 
 
-def test_refuses_real_dora(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+def test_a_dora_adapter_saved_by_peft_is_refused(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     saved(base_folder, tmp_path, use_dora=True)
     with pytest.raises(Unsupported, match="DoRA"):
         import_task(tmp_path, base, NO_OPTIONS)
@@ -226,26 +230,32 @@ class TestTensors:
         saved(base_folder, tmp_path)
         return load_file(tmp_path / "adapter_model.safetensors")
 
-    def test_of_another_base(self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    def test_of_another_base_are_refused(
+        self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
+    ) -> None:
         name = "base_model.model.bert.encoder.layer.1.attention.self.query.lora_A.weight"
         assert "expected [rank, 32]" in self.refused(base, tmp_path, tensors | {name: torch.ones(4, 31)})
 
-    def test_without_a_classifier(self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    def test_without_a_classifier_are_refused(
+        self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
+    ) -> None:
         left = {name: value for name, value in tensors.items() if "classifier" not in name}
         assert "it has no classifier of one linear layer" in self.refused(base, tmp_path, left)
 
-    def test_of_layers_that_are_not_there(
+    def test_of_unknown_layers_are_refused(
         self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
     ) -> None:
         name = "base_model.model.bert.encoder.layer.9.attention.self.query.lora_A.weight"
         reason = self.refused(base, tmp_path, tensors | {name: torch.ones(4, 32)})
         assert "not a linear layer of the base" in reason
 
-    def test_that_replace_a_module(self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    def test_that_replace_a_module_are_refused(
+        self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
+    ) -> None:
         name = "base_model.model.bert.pooler.dense.weight"
         assert "is trained as a whole" in self.refused(base, tmp_path, tensors | {name: torch.ones(32, 32)})
 
-    def test_that_are_pickled_are_not_read(
+    def test_that_are_pickled_are_refused(
         self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
     ) -> None:
         (tmp_path / "adapter_model.safetensors").unlink()
@@ -253,14 +263,16 @@ class TestTensors:
         with pytest.raises(InvalidArgument, match=r"pickled weights .* they can run code: save it again"):
             import_task(tmp_path, base, NO_OPTIONS)
 
-    def test_that_are_damaged(self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    def test_that_are_damaged_are_refused(
+        self, base: ImportBase, tmp_path: Path, tensors: dict[str, torch.Tensor]
+    ) -> None:
         path = tmp_path / "adapter_model.safetensors"
         path.write_bytes(path.read_bytes()[:-10])
         with pytest.raises(InvalidArgument, match=r"adapter_model.safetensors cannot be read"):
             import_task(tmp_path, base, NO_OPTIONS)
 
 
-def test_a_folder_of_something_else_names_what_is_accepted(base: ImportBase, tmp_path: Path) -> None:
+def test_an_unknown_folder_is_refused_with_what_is_accepted(base: ImportBase, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="cannot be imported as a task"):
         import_task(tmp_path, base, NO_OPTIONS)
     with pytest.raises(InvalidArgument, match="is not a folder"):

@@ -1,18 +1,15 @@
-"""Every kind's terms as stored tensors and back, and what is refused."""
+"""Terms of every kind written as tensors and read back, and what is refused."""
 
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tidal.pets.kinds
-from tests.pets.bases import (
+from testing.small_base import (
     KINDS,
     NORM,
     OUTPUT,
@@ -51,18 +48,18 @@ def test_all_kinds_are_known() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 class TestEveryKind:
-    def test_comes_back_as_it_was(self, kind: str) -> None:
+    def test_round_trips(self, kind: str) -> None:
         terms, tensors = stored(kind)
         assert same_terms(read(kind, tensors), terms)
 
-    def test_comes_back_near_it_from_half_the_bytes(self, kind: str) -> None:
+    def test_round_trips_approximately_in_float16(self, kind: str) -> None:
         terms, tensors = stored(kind, half=True)
         whole = sum(array.nbytes for array in stored(kind)[1].values())
         assert same_terms(read(kind, tensors), terms, 2e-3)
         if kind != "maskbert":
             assert sum(array.nbytes for array in tensors.values()) < 0.6 * whole
 
-    def test_keeps_nothing_of_the_file(self, kind: str) -> None:
+    def test_copies_arrays_out_of_the_file(self, kind: str) -> None:
         content = pack_tensors(stored(kind)[1])
         found = read(kind, parse_tensors(content, "x"))
         whole = np.frombuffer(content, np.uint8)
@@ -95,7 +92,7 @@ class TestEveryKind:
             with pytest.raises(InvalidArgument, match=re.escape(f"'{name}' has type uint32")):
                 read(kind, tensors)
 
-    def test_refuses_what_it_does_not_know(self, kind: str) -> None:
+    def test_refuses_unknown_tensors(self, kind: str) -> None:
         for name in (f"{QUERY}/extra", f"{NORM}/extra", "head/extra"):
             _, tensors = stored(kind)
             tensors[name] = np.zeros(1, np.float32)
@@ -106,77 +103,77 @@ class TestEveryKind:
         with pytest.raises(InvalidArgument, match="'plain' is unknown; accepted are names like <layer>/<part>"):
             read(kind, tensors)
 
-    def test_names_the_layer_that_was_meant(self, kind: str) -> None:
+    def test_suggests_a_similar_layer(self, kind: str) -> None:
         _, tensors = stored(kind)
         tensors["encoder.layer.0.output.dens/bias"] = np.zeros(WIDTH, np.float32)
         with pytest.raises(InvalidArgument, match=f"did you mean '{OUTPUT}'"):
             read(kind, tensors)
 
-    def test_needs_a_row_of_the_head_for_each_label(self, kind: str) -> None:
+    def test_requires_one_row_of_the_head_per_label(self, kind: str) -> None:
         with pytest.raises(InvalidArgument, match=r"'head/weight' has shape \[3, 16\]; accepted: \[4, 16\]"):
             read(kind, stored(kind)[1], labels=4)
 
 
 class TestKinds:
-    def test_an_unknown_one_names_the_known(self) -> None:
+    def test_an_unknown_kind_is_refused_with_a_suggestion(self) -> None:
         with pytest.raises(InvalidArgument, match="unknown kind 'lorra': did you mean 'lora'"):
             find_kind("lorra")
 
-    def test_a_mask_makes_weights_zero(self) -> None:
+    def test_a_mask_zeroes_weights(self) -> None:
         terms = read("maskbert", stored("maskbert")[1])
         for path, change in terms.linear.items():
             layer = BASE.linear[path]
             delta = dense(change.delta, layer.shape)
             np.testing.assert_array_equal(layer.weight + delta, np.where(delta != 0, 0, layer.weight))
 
-    def test_a_mask_holds_no_values(self) -> None:
+    def test_a_mask_stores_no_values(self) -> None:
         assert not [name for name in stored("maskbert")[1] if name.endswith("differences")]
 
-    def test_a_mask_cannot_hold_another_difference(self) -> None:
+    def test_a_mask_cannot_store_other_differences(self) -> None:
         with pytest.raises(InvalidArgument, match="the kind diff_pruning, which accepts any difference"):
             write_terms(find_kind("maskbert"), random_task("diff_pruning", BASE), BASE, Storage())
 
     @pytest.mark.parametrize("kind", ["bitfit", "maskbert", "diff_pruning", "adapter"])
-    def test_refuses_terms_that_it_does_not_have(self, kind: str) -> None:
+    def test_refuses_terms_that_the_kind_lacks(self, kind: str) -> None:
         with pytest.raises(InvalidArgument, match=f"has a LowRankDelta, which the kind {kind} cannot store"):
             write_terms(find_kind(kind), random_task("lora", BASE), BASE, Storage())
 
-    def test_values_beyond_float16_are_named(self) -> None:
+    def test_values_beyond_float16_are_refused(self) -> None:
         terms = random_task("bitfit", BASE)
         terms.linear[QUERY].bias[0] = 1e6  # type: ignore[index]
         with pytest.raises(InvalidArgument, match=f"layer '{QUERY}' has values beyond float16's 65504"):
             write_terms(find_kind("bitfit"), terms, BASE, Storage(half=True))
 
-    def test_an_adapter_stands_only_where_it_may(self) -> None:
+    def test_adapters_are_refused_at_other_layers(self) -> None:
         _, tensors = stored("adapter")
         for part in ("down", "down_bias", "up", "up_bias", "activation"):
             tensors[f"{QUERY}/{part}"] = tensors.pop(f"{OUTPUT}/{part}")
         with pytest.raises(InvalidArgument, match=f"'{QUERY}/down' is at a layer that accepts no adapter"):
             read("adapter", tensors)
 
-    def test_an_activation_is_one_of_three(self) -> None:
+    def test_an_unknown_activation_is_refused(self) -> None:
         _, tensors = stored("adapter")
         tensors[f"{OUTPUT}/activation"][:] = 3
         with pytest.raises(InvalidArgument, match=r"is \[3\]; accepted is one of 0 \(relu\), 1 \(gelu\), 2 \(silu\)"):
             read("adapter", tensors)
 
     @pytest.mark.parametrize(("kind", "part"), [("lora", "rank 17"), ("adapter", "width 17")])
-    def test_no_factor_is_larger_than_its_layer(self, kind: str, part: str) -> None:
+    def test_a_rank_above_the_layers_size_is_refused(self, kind: str, part: str) -> None:
         _, tensors = stored(kind)
         tensors[f"{OUTPUT}/down"] = np.zeros((17, tensors[f"{OUTPUT}/down"].shape[1]), np.float32)
         with pytest.raises(InvalidArgument, match=f"'{OUTPUT}/down' has (the )?{part}; accepted( is|:) up to 16"):
             read(kind, tensors)
 
-    def test_a_layer_that_is_not_the_bases_is_not_written(self) -> None:
+    def test_a_layer_that_the_base_lacks_is_not_written(self) -> None:
         terms = random_task("bitfit", BASE)
         with pytest.raises(InvalidArgument, match="the base has no linear layer 'x'"):
             write_terms(find_kind("bitfit"), TaskTerms(terms.head, {"x": LinearTerms()}), BASE, Storage())
 
 
-class TestPlaces:
+class TestPositions:
     @settings(max_examples=300, deadline=None)
     @given(st.data())
-    def test_come_back(self, data: st.DataObject) -> None:
+    def test_round_trip(self, data: st.DataObject) -> None:
         outputs = data.draw(st.integers(1, 40))
         inputs = data.draw(st.integers(1, 60))
         size = outputs * inputs
@@ -193,7 +190,7 @@ class TestPlaces:
 
     @settings(max_examples=300, deadline=None)
     @given(st.binary(max_size=40), st.sampled_from(["gaps", "bits"]))
-    def test_of_any_bytes_lie_within_the_layer_or_are_refused(self, content: bytes, part: str) -> None:
+    def test_read_from_any_bytes_lie_within_the_layer_or_are_refused(self, content: bytes, part: str) -> None:
         layer = LinearLayer(np.zeros((13, 23), np.float32), np.zeros(13, np.float32))
         tensors = LayerTensors("layer", layer, {part: np.frombuffer(content, np.uint8)})
         try:
@@ -219,30 +216,7 @@ class TestPlaces:
             read_positions(LayerTensors("layer", layer, {part: np.asarray(content, np.uint8)}))
 
     @pytest.mark.parametrize(("sparsity", "bits"), [(0.95, 0.42), (0.995, 0.065), (0.5, 1.0)])
-    def test_take_few_bits_a_weight(self, sparsity: float, bits: float) -> None:
+    def test_take_few_bits_per_weight(self, sparsity: float, bits: float) -> None:
         size = 384 * 384
         places = np.flatnonzero(np.random.default_rng(0).random(size) > sparsity)
         assert sum(array.nbytes for array in pack_positions(places, size).values()) * 8 / size <= bits
-
-
-class TestSixthKind:
-    """The module that docs/extending.md shows is all that a new kind takes."""
-
-    DOCS = Path(__file__).parents[3] / "docs" / "extending.md"
-
-    def test_is_one_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        (module,) = re.findall(r"```python\n((?:(?!```).)*KIND = .*?)```", self.DOCS.read_text(), re.DOTALL)
-        (tmp_path / "adalora.py").write_text(module)
-        monkeypatch.setattr(tidal.pets.kinds, "__path__", [*tidal.pets.kinds.__path__, str(tmp_path)])
-        kinds.cache_clear()
-        try:
-            terms = random_task("lora", BASE)
-            found = read("adalora", write_terms(find_kind("adalora"), terms, BASE, Storage()))
-            for path, change in terms.linear.items():
-                shape = BASE.linear[path].shape
-                np.testing.assert_allclose(
-                    dense(found.linear[path].delta, shape), dense(change.delta, shape), rtol=1e-5, atol=1e-6
-                )
-        finally:
-            kinds.cache_clear()
-            sys.modules.pop("tidal.pets.kinds.adalora", None)

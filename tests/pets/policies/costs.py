@@ -1,4 +1,4 @@
-"""Profiles of given costs, and Equations 2 to 5 written out: slow, and after the paper's text."""
+"""Profiles with given costs, and Equations 2 to 5 of the PetS paper written out without optimisation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidal.pets.policies import Pool
 from tidal.pets.profile import Grid, PetsProfile, Tables
 from tidal.profiles import LatencyProfile
 
-# By length and number of queries.
+# Arguments: length, number of queries.
 Cost = Callable[[int, int], float]
 INFINITE = float("inf")
 
@@ -22,7 +22,7 @@ def make_profile(
     most: int = 16,
     memory: Cost = lambda length, queries: length * queries,
 ) -> PetsProfile:
-    """Costs in milliseconds and bytes, measured at every length and number of queries."""
+    """A profile with costs in milliseconds and bytes at every length and number of queries."""
     lengths, batches = tuple(range(1, longest + 1)), tuple(range(1, most + 1))
 
     def rows(cost: Cost) -> tuple[tuple[float, ...], ...]:
@@ -37,12 +37,12 @@ def make_profile(
 
 
 def alpha(tables: Tables, lengths: Sequence[int]) -> float:
-    """α of a batch of these queries, infinite where it must not be."""
+    """α of a batch of these queries; infinite if the batch is not allowed."""
     return float(tables.shared[max(lengths), len(lengths)]) if len(lengths) <= tables.max_batch else INFINITE
 
 
 def beta(tables: Tables, kind: int, lengths: Sequence[int]) -> float:
-    """β of a mini-batch, infinite where it could not run as a batch of its own."""
+    """β of a mini-batch; infinite if it is not allowed as a batch."""
     return INFINITE if alpha(tables, lengths) == INFINITE else float(tables.terms[kind, max(lengths), len(lengths)])
 
 

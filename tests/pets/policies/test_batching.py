@@ -1,4 +1,4 @@
-"""Both dynamic programmes against brute force, a worked example, and what holds for every way to batch."""
+"""Both dynamic programmes against brute force, a worked example, and invariants of every batching policy."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ LONGEST, MOST, KINDS = 5, 4, ("a", "b")
 
 @st.composite
 def any_tables(draw: st.DrawFn) -> Tables:
-    """Costs without any order in them, and a limit of memory that every single query keeps."""
-    random = np.random.default_rng(draw(st.integers(0, 2**32)))  # much quicker than a list of drawn numbers
+    """Random costs without any monotonicity, and a memory limit that every single query fits into."""
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))  # much faster than drawing a list of numbers
     costs = {name: random.integers(1, 30, LONGEST * MOST).tolist() for name in ("shared", *KINDS)}
     profile = make_profile(
         lambda length, n: costs["shared"][(length - 1) * MOST + n - 1],
@@ -60,7 +60,7 @@ def any_tables(draw: st.DrawFn) -> Tables:
 
 @st.composite
 def any_pool(draw: st.DrawFn, most: int = 7, kinds: int = 3) -> Pool:
-    """Queries of three tasks; a task keeps to its kind, the last of which is not measured."""
+    """Queries of three tasks, each of one kind; the last kind is not in the profile."""
     count = draw(st.integers(0, most))
     of_task = draw(st.lists(st.integers(0, kinds - 1), min_size=3, max_size=3))
     tasks = np.array(draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)), np.intp)
@@ -82,7 +82,7 @@ def by_longest(pool: Pool, plan: BatchPlan) -> BatchPlan:
 
 @given(tables=any_tables(), pool=any_pool())
 @settings(max_examples=100, deadline=None)
-def test_step_1_is_the_best_split_of_every_task(tables: Tables, pool: Pool) -> None:
+def test_step_1_finds_the_best_split_of_every_task(tables: Tables, pool: Pool) -> None:
     plan = beta_only(pool, tables)
     assert all(len(set(pool.tasks[batch])) == 1 for batch in plan)
     best = 0.0
@@ -97,7 +97,7 @@ def test_step_1_is_the_best_split_of_every_task(tables: Tables, pool: Pool) -> N
 
 @given(tables=any_tables(), pool=any_pool())
 @settings(max_examples=100, deadline=None)
-def test_step_2_is_the_best_split_of_the_mini_batches(tables: Tables, pool: Pool) -> None:
+def test_step_2_finds_the_best_split_of_the_mini_batches(tables: Tables, pool: Pool) -> None:
     minis = by_longest(pool, beta_only(pool, tables))
     plan = coordinated(pool, tables)
     held = [set(batch.tolist()) for batch in plan]
@@ -116,7 +116,7 @@ def test_step_2_is_the_best_split_of_the_mini_batches(tables: Tables, pool: Pool
 
 @given(tables=any_tables(), pool=any_pool())
 @settings(max_examples=100, deadline=None)
-def test_alpha_only_is_the_best_split_of_the_queries(tables: Tables, pool: Pool) -> None:
+def test_alpha_only_finds_the_best_split_of_the_queries(tables: Tables, pool: Pool) -> None:
     lengths = sorted(pool.lengths.tolist())
     best = min(
         sum(alpha(tables, [lengths[i] for i in group]) for group in split if group) for split in splits(len(pool))
@@ -138,14 +138,14 @@ def latencies(tables: Tables, pool: Pool, plan: BatchPlan) -> list[float]:
 
 @given(tables=any_tables(), pool=any_pool())
 @settings(max_examples=100, deadline=None)
-def test_joint_is_the_best_split_of_both_sequences_by_all_costs(tables: Tables, pool: Pool) -> None:
+def test_joint_finds_the_best_split_of_both_sequences_by_all_costs(tables: Tables, pool: Pool) -> None:
     best = min(sum(latencies(tables, pool, plan)) for plan in both_sequences(tables, pool))
     assert total_seconds(pool, joint(pool, tables), tables) == pytest.approx(best)
 
 
 @given(tables=any_tables(), pool=any_pool())
 @settings(max_examples=100, deadline=None)
-def test_soonest_is_the_split_of_both_sequences_that_waits_least(tables: Tables, pool: Pool) -> None:
+def test_soonest_finds_the_split_with_the_least_total_waiting(tables: Tables, pool: Pool) -> None:
     def waiting(plan: BatchPlan) -> float:
         finish = itertools.accumulate(latencies(tables, pool, plan))
         return sum(len(batch) * at for batch, at in zip(plan, finish, strict=True))
@@ -157,8 +157,8 @@ def test_soonest_is_the_split_of_both_sequences_that_waits_least(tables: Tables,
 
 @given(tables=any_tables(), pool=any_pool())
 @settings(max_examples=100, deadline=None)
-def test_a_batch_of_mini_batches_costs_what_its_tasks_do(tables: Tables, pool: Pool) -> None:
-    """What the programme looks up for every group of consecutive items is Eq. 2."""
+def test_costs_of_consecutive_items_equal_equation_2(tables: Tables, pool: Pool) -> None:
+    """For every group of consecutive items, the tables of the dynamic programme equal Eq. 2."""
     if not len(pool):
         return
     for items in (_Items.queries(pool), _Items.mini_batches(pool, tables)):
@@ -173,7 +173,7 @@ def test_a_batch_of_mini_batches_costs_what_its_tasks_do(tables: Tables, pool: P
 
 @given(tables=any_tables(), pool=any_pool(most=12))
 @settings(max_examples=60, deadline=None)
-def test_who_weighs_more_is_never_slower(tables: Tables, pool: Pool) -> None:
+def test_policies_that_consider_more_costs_are_never_slower(tables: Tables, pool: Pool) -> None:
     took = {name: total_seconds(pool, batching(pool, tables), tables) for name, batching in ALL.items()}
     slack = 1e-12
     assert took["best_of"] <= min(took["coordinated"], took["alpha_only"]) + slack
@@ -183,7 +183,7 @@ def test_who_weighs_more_is_never_slower(tables: Tables, pool: Pool) -> None:
 @pytest.mark.parametrize("name", ALL)
 @given(tables=any_tables(), pool=any_pool(most=12))
 @settings(max_examples=60, deadline=None)
-def test_every_query_is_in_one_batch_that_may_be(name: str, tables: Tables, pool: Pool) -> None:
+def test_every_query_is_in_exactly_one_allowed_batch(name: str, tables: Tables, pool: Pool) -> None:
     plan = ALL[name](pool, tables)
     assert sorted(place for batch in plan for place in batch.tolist()) == list(range(len(pool)))
     assert all(0 < len(batch) <= tables.max_batch for batch in plan)
@@ -199,10 +199,10 @@ def test_every_query_is_in_one_batch_that_may_be(name: str, tables: Tables, pool
     gain=st.floats(0.3, 1.0),
 )
 @settings(max_examples=30, deadline=None)
-def test_where_longer_and_more_cost_more_no_other_partition_is_better(
+def test_sorting_by_length_is_optimal_where_costs_are_monotonic(
     pool: Pool, fixed: float, per_token: float, gain: float
 ) -> None:
-    """Sorting loses nothing: of all ways to put queries together, none costs less."""
+    """No partition of the queries, contiguous or not, costs less."""
     cost = make_profile(
         lambda length, n: fixed + per_token * length * n**gain,
         {"a": lambda length, n: 0.5 * fixed + per_token * length * n**gain},
@@ -241,9 +241,9 @@ class TestByHand:
     def test_fixed_is_in_order_of_arrival(self) -> None:
         assert [batch.tolist() for batch in Fixed(3)(self.POOL, self.TABLES)] == [[0, 1, 2], [3]]
 
-    def test_joint_weighs_what_the_steps_do_apart(self) -> None:
-        # Four queries of one task: an operator costs 10 whatever is in it, and sharing a pass gains nothing, while
-        # padding the three short ones costs 3·14·0.5 = 21. Step 1 sees the operator only, α-only the padding only.
+    def test_joint_weighs_shared_costs_and_terms_together(self) -> None:
+        # Four queries of one task: an operator costs 10 regardless of its size, and sharing a pass saves nothing, while
+        # padding the three short queries costs 3·14·0.5 = 21. Step 1 sees only the operator, α-only only the padding.
         tables = make_profile(lambda length, n: 0.5 * length * n**1.01, {"a": lambda length, n: 10.0}).tables()
         pool = Pool.of(tables, [("A", "a", 16), ("A", "a", 2), ("A", "a", 2), ("A", "a", 2)])
         assert len(coordinated(pool, tables)) == 1
@@ -251,7 +251,7 @@ class TestByHand:
         assert [sorted(batch.tolist()) for batch in joint(pool, tables)] == [[1, 2, 3], [0]]
 
 
-def test_a_pair_shares_only_where_that_is_nearly_free_and_a_crowd_takes_any_gain() -> None:
+def test_soonest_pairs_two_queries_only_if_nearly_free_and_many_for_any_gain() -> None:
     tables = make_profile(lambda length, n: 10.0 if n == 1 else 9.0 * n, {"a": lambda length, n: 0.0}).tables()
     pair, crowd = (Pool.of(tables, [("A", "a", 8)] * count) for count in (2, 16))
     assert [len(batch) for batch in joint(pair, tables)] == [2]
@@ -259,7 +259,7 @@ def test_a_pair_shares_only_where_that_is_nearly_free_and_a_crowd_takes_any_gain
     assert set(map(len, soonest(crowd, tables)[:4])) == {2}
 
 
-def test_the_rule_goes_by_the_spread_of_lengths() -> None:
+def test_by_spread_chooses_by_the_standard_deviation_of_lengths() -> None:
     tables = make_profile(lambda length, n: 4 + n * length, {"a": lambda length, n: 3.0}).tables()
     pool = Pool.of(tables, [("A", "a", 2), ("A", "a", 6), ("A", "a", 6), ("A", "a", 2)])  # deviation 2
     near, far = BySpread(2.1)(pool, tables), BySpread(2.0)(pool, tables)
@@ -268,7 +268,7 @@ def test_the_rule_goes_by_the_spread_of_lengths() -> None:
     assert len(near) != len(far)
 
 
-def test_memory_bounds_a_batch_by_its_padded_tokens() -> None:
+def test_memory_limits_the_padded_tokens_of_a_batch() -> None:
     profile = make_profile(lambda length, n: 1.0, {"a": lambda length, n: 1.0})
     tables = profile.tables(memory_bytes=12)
     pool = Pool.of(tables, [("A", "a", length) for length in (1, 1, 1, 1, 4, 4, 4, 12)])
@@ -278,7 +278,7 @@ def test_memory_bounds_a_batch_by_its_padded_tokens() -> None:
     assert len(joint(pool, tables)) == 3
 
 
-def test_a_task_has_one_operator_in_a_batch_whatever_its_mini_batches() -> None:
+def test_mini_batches_of_one_task_share_an_operator_in_a_batch() -> None:
     tables = make_profile(lambda length, n: 1.0, {"a": lambda length, n: 10.0 * n**2 + length}).tables()
     pool = Pool.of(tables, [("A", "a", 2), ("A", "a", 5), ("B", "a", 3)])
     assert len(beta_only(pool, tables)) == 3
@@ -286,13 +286,13 @@ def test_a_task_has_one_operator_in_a_batch_whatever_its_mini_batches() -> None:
     assert batch_seconds(pool, [batch], tables).tolist() == pytest.approx([(1 + 45 + 13) / 1e3])
 
 
-def test_a_query_that_could_not_run_alone_is_refused() -> None:
+def test_a_query_that_cannot_run_alone_is_refused() -> None:
     tables = make_profile(lambda length, n: 1.0, {"a": lambda length, n: 1.0}).tables(memory_bytes=10)
     with pytest.raises(InvalidArgument, match="a query has 11 tokens; the longest that may run has 10"):
         Pool.of(tables, [("A", "a", 3), ("A", "a", 11)])
 
 
-def test_nothing_waits() -> None:
+def test_an_empty_pool_gives_no_batches() -> None:
     tables = make_profile(lambda length, n: 1.0, {"a": lambda length, n: 1.0}).tables()
     for batching in ALL.values():
         assert batching(Pool.of(tables, []), tables) == []

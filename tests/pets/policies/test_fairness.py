@@ -1,4 +1,4 @@
-"""Long queries do not pay for short ones: the scheduler under a virtual clock, with the measured profile of MiniLM."""
+"""Long queries are not delayed in favour of short ones: the scheduler on a virtual clock, with MiniLM's profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABLES = PetsProfile.model_validate_json((Path(__file__).parent / "minilm_profil
 
 
 class CheapestFirst(PetsScheduler):
-    """Runs the planned batch of the fewest seconds a query, as the scheduler used to."""
+    """Runs the planned batch with the fewest seconds per query, which starves long ones."""
 
     def _choose(self, plan: Sequence[PetsBatch], now: float) -> tuple[int | None, PetsBatch]:
         place = min(range(len(plan)), key=lambda place: plan[place].seconds / len(plan[place].queries))
@@ -27,7 +27,7 @@ class CheapestFirst(PetsScheduler):
 
 @pytest.mark.parametrize("load", LOADS, ids=str)
 @pytest.mark.parametrize("mixture", MIXTURES)
-def test_the_longest_wait_at_most_twice_as_long_as_the_shortest(mixture: str, load: Closed | Open) -> None:
+def test_long_queries_wait_at_most_twice_as_long_as_short_ones(mixture: str, load: Closed | Open) -> None:
     found = simulate(PetsScheduler(TABLES), TABLES, MIXTURES[mixture], load, 1500)
     assert found.holds, found
     assert found.overtaken == 0
@@ -35,7 +35,7 @@ def test_the_longest_wait_at_most_twice_as_long_as_the_shortest(mixture: str, lo
 
 @st.composite
 def any_mixture(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int], float]:
-    """Two ranges of lengths in tokens, the second of which is the longer, and its share."""
+    """Two ranges of lengths in tokens, the longer one second, and its share of the queries."""
     bounds = sorted(draw(st.lists(st.integers(4, 64), min_size=4, max_size=4)))
     return (bounds[0], bounds[1]), (bounds[2], bounds[3]), draw(st.sampled_from((0.02, 0.05, 0.3, 0.7, 0.95)))
 
@@ -57,6 +57,6 @@ def test_any_mixture_is_served_fairly(
 def test_fairness_costs_no_throughput(mixture: str) -> None:
     fair = simulate(PetsScheduler(TABLES), TABLES, MIXTURES[mixture], Closed(32), 1500)
     cheapest = simulate(CheapestFirst(TABLES), TABLES, MIXTURES[mixture], Closed(32), 1500)
-    assert not cheapest.holds  # what the tests above would find
+    assert not cheapest.holds  # the tests above detect it
     assert cheapest.overtaken > 100
     assert fair.per_second > cheapest.per_second

@@ -1,4 +1,4 @@
-"""What a profile accepts, and the tables that it gives."""
+"""Validation of profiles, and the tables made of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROFILE = PetsProfile(
 )
 
 
-def test_tables_are_seconds_between_measured_points_and_infinite_beyond() -> None:
+def test_tables_interpolate_in_seconds_and_are_infinite_beyond_the_measured_range() -> None:
     tables = PROFILE.tables()
     assert tables.shared.shape == (65, 6)
     assert (tables.max_batch, tables.max_length) == (4, 64)
@@ -39,17 +39,17 @@ def test_tables_are_seconds_between_measured_points_and_infinite_beyond() -> Non
         assert tables.shared[length, queries] == np.inf
 
 
-def test_what_costs_no_query_costs_nothing() -> None:
+def test_terms_of_no_queries_cost_nothing() -> None:
     assert (PROFILE.tables().terms[:, :, 0] == 0).all()
 
 
-def test_a_kind_that_was_not_measured_costs_as_much_as_the_most_expensive() -> None:
+def test_an_unmeasured_kind_costs_as_much_as_the_most_expensive_one() -> None:
     tables = make_profile(lambda length, n: 9.0, {"a": lambda length, n: float(n), "b": lambda length, n: 5.0}).tables()
     assert [tables.kind(name) for name in ("a", "b", "new")] == [0, 1, 2]
     assert tables.terms[2, 4].tolist()[:-1] == pytest.approx([0, *[max(n, 5) / 1e3 for n in range(1, 17)]])
 
 
-def test_memory_and_the_largest_batch_forbid() -> None:
+def test_memory_and_max_batch_limit_the_tables() -> None:
     tables = PROFILE.tables(max_batch=2, memory_bytes=300)
     assert tables.max_batch == 2
     assert tables.max_length == 30
@@ -58,7 +58,7 @@ def test_memory_and_the_largest_batch_forbid() -> None:
     assert tables.terms[0, 16, 2] == 0
 
 
-def test_noise_leaves_no_holes_in_what_memory_allows() -> None:
+def test_noise_in_measured_memory_leaves_no_holes() -> None:
     memory = {(4, 2): 100.0}
     profile = make_profile(
         lambda length, n: 1.0, {"a": lambda length, n: 1.0}, memory=lambda length, n: memory.get((length, n), 10.0)
@@ -69,7 +69,7 @@ def test_noise_leaves_no_holes_in_what_memory_allows() -> None:
     assert not allowed[4:, 2:].any()
 
 
-def test_a_limit_that_allows_nothing_is_refused() -> None:
+def test_limits_that_allow_no_batch_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="9 bytes of memory permit no batch; a single short query takes 10"):
         PROFILE.tables(memory_bytes=9)
     with pytest.raises(InvalidArgument, match="max_batch is 0; accepted is 1 or more"):
@@ -98,7 +98,7 @@ def test_a_grid_never_extrapolates(length: int, queries: int) -> None:
         ({"beta": 1}, "beta"),
     ],
 )
-def test_a_profile_that_does_not_fit_itself_is_refused(change: dict[str, object], reason: str) -> None:
+def test_inconsistent_profiles_are_refused(change: dict[str, object], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         PetsProfile.model_validate({**dict(PROFILE), **change})
 
@@ -106,12 +106,12 @@ def test_a_profile_that_does_not_fit_itself_is_refused(change: dict[str, object]
 @pytest.mark.parametrize(
     "values", [((-1.0, 0, 0), *BETA[1:]), ((float("nan"), 0, 0), *BETA[1:]), BETA[:2], ((), (), ())]
 )
-def test_a_grid_that_does_not_fit_itself_is_refused(values: object) -> None:
+def test_inconsistent_grids_are_refused(values: object) -> None:
     with pytest.raises(ValidationError):
         Grid(**AXES, values=values)
 
 
-def test_it_survives_json() -> None:
+def test_round_trips_as_json() -> None:
     again = PetsProfile.model_validate_json(PROFILE.model_dump_json())
     assert again == PetsProfile.model_validate(PROFILE.model_dump())
     assert (again.tables().terms == PROFILE.tables().terms).all()

@@ -1,4 +1,4 @@
-"""Algorithm 2, how many streams there are, and thresholds."""
+"""Algorithm 2 of the PetS paper, the number of streams, and the search for thresholds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidal.pets.policies.streams import TaskOperator, assign_streams, operationa
 from tidal.pets.policies.thresholds import ThresholdCase, best_threshold
 from tidal.pets.profile import Grid, OperatorProfile, PetsProfile, StreamRule
 
-# A dense kind does 1,000 operations a token at 2 GB/s, a sparse one 100 at 4 GB/s; both take 1 µs a token.
+# Per token, a dense kind takes 1,000 operations at 2 GB/s, a sparse one 100 at 4 GB/s; both take 1 µs.
 _TIMES = make_profile(
     lambda length, n: 10.0,
     {"dense": lambda length, n: 1e-3 * length * n, "sparse": lambda length, n: 1e-3 * length * n},
@@ -36,20 +36,18 @@ OPERATORS = st.lists(
 )
 
 
-def test_intensity_is_operations_a_byte() -> None:
+def test_intensity_is_operations_per_byte() -> None:
     assert operational_intensity(TaskOperator("dense", 2, 8), PROFILE) == pytest.approx(1000 / (1e-6 * 2e9))
     assert operational_intensity(TaskOperator("sparse", 1, 3), PROFILE) == pytest.approx(100 / (1e-6 * 4e9))
 
 
-def test_operators_that_need_the_same_share_a_stream() -> None:
+def test_operators_of_similar_intensity_share_a_stream() -> None:
     kinds = ("dense", "sparse", "sparse", "dense", "sparse", "sparse")
     assert assign_streams([TaskOperator(kind, 1, 8) for kind in kinds], PROFILE, 3) == [2, 0, 0, 2, 1, 1]
 
 
 @given(operators=OPERATORS, streams=st.integers(1, 8))
-def test_every_stream_exists_and_all_have_as_many_operators_but_one(
-    operators: list[TaskOperator], streams: int
-) -> None:
+def test_streams_are_valid_balanced_and_sorted_by_intensity(operators: list[TaskOperator], streams: int) -> None:
     chosen = assign_streams(operators, PROFILE, streams)
     assert all(0 <= stream < streams for stream in chosen)
     counts = [chosen.count(stream) for stream in range(streams)]
@@ -58,8 +56,8 @@ def test_every_stream_exists_and_all_have_as_many_operators_but_one(
     assert [each for _, each in sorted(zip(chosen, intensities, strict=True))] == sorted(intensities)
 
 
-def test_the_printed_index_overruns() -> None:
-    """Why ⌊idx/|S|⌋ is not used: five operators on two streams."""
+def test_the_index_printed_in_the_paper_overruns() -> None:
+    """⌊idx/|S|⌋ gives stream 2 of 2 for the fifth of five operators, so it is not used."""
     assert [index // 2 for index in range(5)][-1] == 2
     assert max(assign_streams([TaskOperator("dense", 1, 8)] * 5, PROFILE, 2)) == 1
 
@@ -84,14 +82,14 @@ CASES = st.lists(st.builds(ThresholdCase, st.integers(1, 6), st.integers(1, 20),
 
 
 @given(cases=CASES)
-def test_a_threshold_is_the_best_of_all(cases: list[ThresholdCase]) -> None:
+def test_the_threshold_minimises_the_total_cost(cases: list[ThresholdCase]) -> None:
     def total(threshold: float) -> float:
         return sum(case.below if case.value < threshold else case.above for case in cases)
 
     assert total(best_threshold(cases)) == min(total(number / 2) for number in range(15))
 
 
-def test_a_threshold_lies_between_what_was_measured() -> None:
+def test_the_threshold_lies_between_measured_values() -> None:
     near, far = ThresholdCase(2, 1.0, 1.5), ThresholdCase(4, 1.2, 1.1)
     assert best_threshold([far, near]) == 3
     assert best_threshold([far]) == 0

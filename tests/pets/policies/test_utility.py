@@ -1,4 +1,4 @@
-"""What runs when not all that waits can be in time: what earns most a second."""
+"""Which queries run when not all deadlines can be met: those with the highest utility per second."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.pets.policies.costs import make_profile
 from tidal.pets.policies import PetsBatch, PetsQuery, PetsScheduler, Pool, batch_seconds
 from tidal.pets.policies.utility import UtilitySelector, all_in_time
 
-# A pass takes 2 ms and something for every token, and each task in it something.
+# A pass takes 2 ms plus a cost per token, and each task in it adds a cost.
 PROFILE = make_profile(
     lambda length, n: 2 + 0.25 * length * n, {"a": lambda length, n: 0.5, "b": lambda length, n: 0.1 * n * length}
 )
@@ -30,7 +30,7 @@ def query(length: int = 4, deadline: float | None = 1.0, utility: float = 1.0, t
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 0.02), st.floats(0.0, 0.06)), max_size=5))
-def test_all_in_time_is_whether_any_order_would_do(batches: list[tuple[float, float]]) -> None:
+def test_all_in_time_holds_if_any_order_meets_all_deadlines(batches: list[tuple[float, float]]) -> None:
     plan = [PetsBatch([query(deadline=deadline)], None, takes) for takes, deadline in batches]
 
     def in_order(order: tuple[int, ...]) -> bool:
@@ -56,7 +56,7 @@ _QUERIES = st.lists(
 class TestBest:
     @given(_QUERIES)
     @settings(max_examples=200)
-    def test_it_is_in_time_and_earns_more_than_the_best_single_query(self, drawn: list[tuple]) -> None:
+    def test_it_is_in_time_and_earns_at_least_as_much_as_the_best_single_query(self, drawn: list[tuple]) -> None:
         alone = [TABLES.alone_s(TABLES.kind(task[0]), length) for length, _, _, task in drawn]
         waiting = [
             PetsQuery(task, task[0], length, -0.05, None if room is None else room + takes, utility)
@@ -75,21 +75,21 @@ class TestBest:
         earned = sum(each.utility for each in batch.queries) - price * batch.seconds
         assert earned >= best_single.utility - price * seconds(best_single) - 1e-9
 
-    def test_short_ones_of_equal_utility_first(self) -> None:
+    def test_of_equal_utility_the_shorter_query_runs_first(self) -> None:
         long, short = query(16), query(1)
         assert UtilitySelector(TABLES).best_batch([long, short], 0.0).queries[0] is short
 
-    def test_one_that_would_make_a_dearer_one_late_stays_behind(self) -> None:
-        dear = query(utility=9.0, deadline=seconds(query()) + 1e-4)
+    def test_a_query_that_would_delay_one_of_higher_utility_is_left_out(self) -> None:
+        high = query(utility=9.0, deadline=seconds(query()) + 1e-4)
         others = [query(utility=2.0, task=f"a{number}") for number in range(3)]
-        assert UtilitySelector(TABLES).best_batch([*others, dear], 0.0).queries == [dear]
+        assert UtilitySelector(TABLES).best_batch([*others, high], 0.0).queries == [high]
 
-    def test_a_query_without_utility_runs_where_there_is_no_other(self) -> None:
+    def test_queries_without_utility_run_if_there_are_no_others(self) -> None:
         assert len(UtilitySelector(TABLES).best_batch([query(utility=0.0) for _ in range(5)], 0.0).queries) == 5
 
 
 class TestPrice:
-    def test_is_what_the_last_query_earns_that_there_is_no_time_for(self) -> None:
+    def test_is_the_utility_per_second_of_the_first_query_without_time(self) -> None:
         selector = UtilitySelector(TABLES)
         queries = [query(utility=utility) for utility in (3.0, 1.0, 4.0, 2.0)]
         for each in queries:
@@ -99,17 +99,17 @@ class TestPrice:
         assert selector.price(2.5 * takes) == selector.utility_per_s(queries[3])
         assert selector.price(4.5 * takes) == 0.0
 
-    def test_of_nothing_that_came_is_nothing(self) -> None:
+    def test_without_arrivals_is_zero(self) -> None:
         assert UtilitySelector(TABLES).price(1.0) == 0.0
 
-    def test_keeps_out_lower_utility(self) -> None:
+    def test_excludes_queries_of_lower_utility(self) -> None:
         selector = UtilitySelector(TABLES)
-        cheap, dear = query(utility=0.1), [query(utility=5.0) for _ in range(3)]
-        for each in (cheap, *dear):
+        low, high = query(utility=0.1), [query(utility=5.0) for _ in range(3)]
+        for each in (low, *high):
             selector.note_arrival(each)
-        takes = cheap.utility / selector.utility_per_s(cheap)
-        assert set(selector.best_batch([cheap, *dear], 2.5 * takes).queries) == set(dear)
-        assert set(selector.best_batch([cheap, *dear], 4.5 * takes).queries) == {cheap, *dear}
+        takes = low.utility / selector.utility_per_s(low)
+        assert set(selector.best_batch([low, *high], 2.5 * takes).queries) == set(high)
+        assert set(selector.best_batch([low, *high], 4.5 * takes).queries) == {low, *high}
 
 
 class TestScheduler:
@@ -124,17 +124,17 @@ class TestScheduler:
         assert batch is not None
         return set(batch.queries)
 
-    def test_with_time_for_all_utility_changes_nothing(self) -> None:
+    def test_utility_has_no_effect_if_all_deadlines_can_be_met(self) -> None:
         queries = [query(length, utility=length) for length in (1, 1, 1, 16, 16)]
         assert self.started(queries, by_utility=True) == self.started(queries, by_utility=False) == set(queries[:3])
 
-    def test_with_utility_the_queries_of_highest_utility_run(self) -> None:
+    def test_the_queries_of_highest_utility_run(self) -> None:
         late = seconds(*(query(16) for _ in range(2))) + 1e-4
         queries = [query(length, late, utility=length**2) for length in (1, 1, 1, 16, 16)]
         assert self.started(queries, by_utility=False).isdisjoint(queries[3:])
         assert self.started(queries, by_utility=True) >= set(queries[3:])
 
-    def test_what_is_left_out_is_planned_for_or_expires(self) -> None:
+    def test_queries_left_out_are_planned_again_or_expire(self) -> None:
         late = seconds(*(query(16) for _ in range(2))) + 1e-4
         queries = [query(16, late, utility=utility) for utility in (1.0, 5.0, 5.0, 1.0)]
         scheduler = self.scheduler(queries, by_utility=True)
@@ -145,8 +145,8 @@ class TestScheduler:
         assert scheduler.next_batch(batch.seconds) is None
         assert set(scheduler.expired(batch.seconds)) == {queries[0], queries[3]}
 
-    def test_a_query_without_a_deadline_does_not_wait_for_ever_for_dearer_ones(self) -> None:
-        """A stream that nobody could serve in time, each of a thousand times the utility."""
+    def test_a_query_without_a_deadline_does_not_starve(self) -> None:
+        """Beside it, more queries than can be served in time arrive, each with a thousand times the utility."""
         modest = PetsQuery("m", "a", 16, 0.0, None, 0.001)
         scheduler = self.scheduler([modest], by_utility=True)
         now, batches = 0.0, 0

@@ -1,4 +1,4 @@
-"""A tiny random base, built once, tasks of all kinds, and a real server over them."""
+"""A tiny random base that is built once, tasks of all kinds, and a real server with models over them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from testing.servers import RunningServer, running_server
 from tidal.tasks.folder import tasks_folder
 from tidal_builders.pets.typical import TYPICAL_KINDS
 
-DEAR = ("adapter", "diff_pruning")
+EXPENSIVE = ("adapter", "diff_pruning")
 
 
 @pytest.fixture(scope="session")
@@ -28,8 +28,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
     return Base(source, folder / "repository", build(source, folder / "repository", "base"))
 
 
-def _make_dear(manifest: Path) -> None:
-    """Have a profile say that a pass takes a millisecond, the terms of DEAR kinds 200, and others' none."""
+def _set_expensive_terms(manifest: Path) -> None:
+    """Set a profile's latencies: 1 ms for a pass, 200 ms for the terms of EXPENSIVE kinds, 0 ms for other terms."""
     content = json.loads(manifest.read_text())
     profile = content["profile"]
 
@@ -38,12 +38,12 @@ def _make_dear(manifest: Path) -> None:
 
     fill(profile["shared"], "median_ms", 1.0)
     for kind, grid in profile["terms_ms"].items():
-        fill(grid, "values", 200.0 if kind in DEAR else 0.0)
+        fill(grid, "values", 200.0 if kind in EXPENSIVE else 0.0)
     manifest.write_text(json.dumps(content))
 
 
-def _make_proportional(manifest: Path) -> None:
-    """Have a profile say that a pass takes a tenth of a millisecond for each token of its longest query, no more."""
+def _set_proportional_latency(manifest: Path) -> None:
+    """Set a profile's latencies: 0.1 ms for each token of a pass's longest query, 0 ms for terms."""
     content = json.loads(manifest.read_text())
     profile = content["profile"]
     shared = profile["shared"]
@@ -57,10 +57,16 @@ def _make_proportional(manifest: Path) -> None:
 
 @dataclass(frozen=True)
 class Served(Publishing):
-    """A server with the models `base`; `full`, in batches of 16; `small`, with room for three tasks or so; `hot`, with
-    merged copies and a profile by which the terms of DEAR kinds cost far more than a pass; `pairs`, in batches of two
-    at most and a profile by which a pass takes as long as its longest query; and `torch`, the same base with another
-    engine."""
+    """A running server with the models `base`; `full`, with fixed batches of 16; `small`, with memory for about three
+    tasks; `hot`, with merged copies and a profile in which the terms of EXPENSIVE kinds cost far more than a pass;
+    `pairs`, with batches of at most two and a profile in which a pass takes as long as its longest query; and `torch`,
+    the same base with another engine.
+
+    Attributes:
+        server: The server.
+        tasks: Names of the tasks that every model has.
+        budget: Bytes of task memory of the model `small`.
+    """
 
     system = "pets"
     server: RunningServer
@@ -86,8 +92,8 @@ def served(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         tasks_folder(repository / "torch"),
     ]
     build(base.source, repository, "torch", engine="torch", threads=1)
-    _make_dear(repository / "hot/1/manifest.json")
-    _make_proportional(repository / "pairs/1/manifest.json")
+    _set_expensive_terms(repository / "hot/1/manifest.json")
+    _set_proportional_latency(repository / "pairs/1/manifest.json")
     names = [f"{kind}_{seed}" for seed in range(3) for kind in TYPICAL_KINDS]
     for tasks in folders:
         for name in names:
@@ -99,5 +105,5 @@ def served(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 @pytest.fixture(params=["grpc", "http"])
 def url(request: pytest.FixtureRequest, served: Served) -> str:
-    """The server over each protocol in turn."""
+    """URL of the server for each protocol."""
     return f"{request.param}://{getattr(served.server, request.param)}"

@@ -1,4 +1,4 @@
-"""The `pets` service without a server: a hand-made engine, and tasks whose answers are known."""
+"""The `pets` service without a server: a fake engine, and tasks whose answers are known."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from testing.metrics import Counting
 from testing.requests import TextRequest, make_context
+from testing.small_base import MADE, WIDTH, random_task, small_base
 from testing.waiting import until
-from tests.pets.bases import MADE, WIDTH, random_task, small_base
 from tests.tabi.serving import write_tokenizer
 from tidal.metrics import Metrics
 from tidal.pets.copies import MergingOptions
@@ -37,7 +37,7 @@ BASE = small_base()
 
 
 def profile(milliseconds: float, terms_ms: float) -> PetsProfile:
-    """A pass takes the same, whatever it holds, and so do the terms of a task."""
+    """A profile in which every pass takes the same time, and so do the terms of every task."""
     axes: dict[str, Any] = {"lengths": (MAX_LENGTH,), "batches": (1, MAX_BATCH)}
     same = ((milliseconds, milliseconds),)
     return PetsProfile(
@@ -52,9 +52,14 @@ def ask(task: str | None, *texts: str, **options: Any) -> TextRequest:
     return TextRequest(*texts, wanted=OUTPUTS, **({} if task is None else {"task": task}), **options)
 
 
+def texts(*lengths: int) -> list[str]:
+    """Texts of these numbers of tokens, [CLS] and [SEP] included."""
+    return [" ".join(["a"] * (length - 2)) for length in lengths]
+
+
 @dataclass
 class FakeTask:
-    """A task in the hand-made engine."""
+    """A task in the fake engine."""
 
     terms: TaskTerms
     removed: bool = False
@@ -69,9 +74,9 @@ class FakeEngine:
     """Pools a row into its number of tokens and its task's number of classes.
 
     Attributes:
-        batches: the numbers of classes of every batch's rows.
-        before: called with the number of a batch, from 0, before it runs; may wait or raise.
-        adding: called with a task's terms before it is added.
+        batches: Number of classes of each row's task, by batch.
+        before: Called with the number of a batch, from 0, before it runs; may block or raise.
+        adding: Called with a task's terms before it is added.
     """
 
     batches: list[list[int]] = field(default_factory=list)
@@ -97,7 +102,7 @@ class FakeEngine:
         return np.stack([vector(length, len(task.head.labels)) for task, length in zip(tasks, lengths, strict=True)])
 
     def attended(self, tasks: Sequence[FakeTask], ids: Any, lengths: Sequence[int], type_ids: Any = None) -> Attended:
-        """A token receives its place, from 1; so does padding, which nobody may see."""
+        """Each token receives its position, from 1; so does padding, which must not be in answers."""
         received = np.tile(np.arange(1, ids.shape[1] + 1, dtype=np.float32), (len(tasks), 1))
         return Attended(self.pooled(tasks, ids, lengths, type_ids), received)
 
@@ -121,14 +126,14 @@ class Tasks:
         return self.terms[name]
 
     def logits(self, name: str, length: int) -> FloatArray:
-        """What a task has to answer to a text of so many tokens."""
+        """Expected logits of a task for a text of `length` tokens."""
         head = self.terms[name].head
         return np.asarray(head.weight @ vector(length, len(head.labels)) + head.bias)
 
 
 @dataclass
 class Running(Counting):
-    """Services under the keeper, with what they were started with."""
+    """A running service with its parts; lists have one item per start of the service."""
 
     system = "pets"
     keeper: ServiceKeeper
@@ -158,7 +163,7 @@ def running(
     by_utility: bool = False,
     attention: bool = False,
 ) -> Iterator[Running]:
-    """A service over the tasks in `<folder>/tasks`; `copying` is called before a merged copy is made, and may raise."""
+    """Run a service over the tasks in `<folder>/tasks`; `copying` is called before each merged copy and may raise."""
     metrics, engine, tasks = Metrics("pets"), FakeEngine(), Tasks(folder / "tasks")
     opened: list[TextRequest] = []
     schedulers, libraries, copies = list[PetsScheduler](), list[PetsLibrary](), list[FakeEngine]()

@@ -1,4 +1,4 @@
-"""Tasks imported by the command from what unmodified transformers, peft and AdapterHub's library saved, and served."""
+"""Tasks imported by the command from files that transformers, peft and AdapterHub's library saved, and served."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TEXTS = [
     "good film", "the service was not very good", "book a flight to the city, please", "never again", "best song",
     "why was the train so slow today?", "i love this restaurant and its food", "cancel my hotel",
 ]  # fmt: skip
-# The kind that each source becomes, and what the command is asked beside.
+# Kind of the task that each source becomes, and options of the command.
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "full": ("diff_pruning", ("--sparsity", "0")),
     "sparse": ("diff_pruning", ("--sparsity", "0.99")),
@@ -46,13 +46,13 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Source:
-    """A folder to import, and the unmodified model's own answers to `TEXTS`."""
+    """A folder to import, and the unmodified model's logits for `TEXTS`."""
 
     folder: Path
     logits: FloatArray
 
     def data(self, path: Path) -> Path:
-        """A labelled file that the source is right on."""
+        """Write a labelled file whose labels the source predicts."""
         rows = [f"{text}\t{LABELS[label]}" for text, label in zip(TEXTS, self.logits.argmax(1), strict=True)]
         path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
         return path
@@ -64,7 +64,7 @@ def answers(model: Any, tokenizer: Any) -> FloatArray:
 
 
 def fine_tuned(base: Path, folder: Path, change: Callable[[str, torch.Tensor], torch.Tensor | None]) -> Source:
-    """A checkpoint whose weights `change` replaces by name, and a classifier of its own, saved by transformers."""
+    """Save a checkpoint with a classifier of its own, and with the weights that `change` returns for their names."""
     names = {"id2label": dict(enumerate(LABELS)), "label2id": {label: n for n, label in enumerate(LABELS)}}
     model = AutoModelForSequenceClassification.from_pretrained(base, **names)
     tokenizer = AutoTokenizer.from_pretrained(base)
@@ -83,14 +83,14 @@ def fine_tuned(base: Path, folder: Path, change: Callable[[str, torch.Tensor], t
 
 
 def share(weight: torch.Tensor, part: float) -> torch.Tensor:
-    """A mask of exactly that share of a matrix."""
+    """A mask of a share of a matrix, chosen at random."""
     found = torch.zeros(weight.numel(), dtype=torch.bool)
     found[torch.randperm(weight.numel())[: int(part * weight.numel())]] = True
     return found.view_as(weight)
 
 
 def low_rank(base: Path, folder: Path, **options: Any) -> Source:
-    """A LoRA of random values, saved by peft."""
+    """Save a LoRA adapter with random values by peft."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(4)
         model = AutoModelForSequenceClassification.from_pretrained(base)
@@ -148,7 +148,7 @@ def served(server: RunningServer, model: str, task: str, texts: Sequence[str]) -
 
 @pytest.mark.parametrize("with_data", [False, True])
 @pytest.mark.parametrize("name", list(KINDS))
-def test_answers_as_the_unmodified_model(
+def test_answers_equal_those_of_the_unmodified_model(
     server: RunningServer, sources: dict[str, Source], tmp_path: Path, name: str, with_data: bool
 ) -> None:
     source, (kind, options) = sources[name], KINDS[name]
@@ -168,7 +168,9 @@ def test_answers_as_the_unmodified_model(
 
 @pytest.mark.parametrize("with_data", [False, True])
 @pytest.mark.parametrize("name", ["houlsby", "pooled", "plain"])
-def test_answers_as_adapterhubs_own_library(server: RunningServer, tmp_path: Path, name: str, with_data: bool) -> None:
+def test_answers_equal_those_of_adapterhubs_library(
+    server: RunningServer, tmp_path: Path, name: str, with_data: bool
+) -> None:
     golden = json.loads((SAVED / "answers.json").read_text())
     logits, options = golden["logits"][name], ["--base-model", str(SAVED / "base")]
     if with_data:
@@ -185,7 +187,7 @@ def test_answers_as_adapterhubs_own_library(server: RunningServer, tmp_path: Pat
 
 
 class TestRefusing:
-    """Without a server's help: what the command refuses leaves no task."""
+    """Imports that the command refuses leave no task."""
 
     @pytest.fixture
     def repository(self, base: Base, tmp_path: Path) -> Path:
@@ -198,24 +200,24 @@ class TestRefusing:
         assert not [path for path in tasks_folder(repository / "base").glob("*") if path.name == "mood"]
         return found.stderr
 
-    def test_a_task_that_was_corrupted_on_the_way(
+    def test_a_task_that_differs_from_its_source(
         self, repository: Path, sources: dict[str, Source], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whatever goes wrong between the source and the stored file is found by the answers."""
+        """The comparison of answers detects any mistake between the source and the stored file."""
         from tidal_builders.pets.importing import checkpoint
 
         good = checkpoint.NormTerms
         monkeypatch.setattr(checkpoint, "NormTerms", lambda weight, bias: good(weight, bias + 0.3))
-        said = self.refused(repository, sources["bitfit"].folder)
-        assert "the stored task answers differently from the checkpoint: " in said
-        assert "nothing was added (--force adds it anyway)" in said
+        message = self.refused(repository, sources["bitfit"].folder)
+        assert "the stored task answers differently from the checkpoint: " in message
+        assert "nothing was added (--force adds it anyway)" in message
         assert add(repository, "base", sources["bitfit"].folder, "mood", "--force").exit_code == 0
         notes = load_task(
             tasks_folder(repository / "base"), "mood", load_base_layers(repository / "base/1")
         ).info.provenance.notes
         assert "added by --force: the stored task answers differently from the checkpoint" in notes[-1]
 
-    def test_a_refused_replacement_leaves_the_task_that_was_there(
+    def test_a_refused_replacement_keeps_the_old_task(
         self, repository: Path, sources: dict[str, Source], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from tidal_builders.pets.importing import checkpoint
@@ -227,7 +229,7 @@ class TestRefusing:
         task = load_task(tasks_folder(repository / "base"), "mood", load_base_layers(repository / "base/1"))
         assert task.info.kind == "lora"
 
-    def test_a_checkpoint_with_embeddings_of_its_own_is_compared_with_the_kept_weights(
+    def test_a_checkpoint_with_changed_embeddings_is_compared_without_them(
         self, repository: Path, base: Base, sources: dict[str, Source], tmp_path: Path
     ) -> None:
         changed = tmp_path / "changed"
@@ -242,7 +244,7 @@ class TestRefusing:
 
     @pytest.mark.parametrize("named", ["weights", "name", "nothing"])
     def test_a_lora_of_another_base(self, repository: Path, base: Base, tmp_path: Path, named: str) -> None:
-        """Another base of equal shape: found by its weights, its name, or not at all."""
+        """Another base of equal shape, which is named by a folder, by a name, or not at all."""
         other = make_tiny_classifier(tmp_path / "other", max_position=64, seed=5)
         low_rank(other, tmp_path / "lora")
         config = tmp_path / "lora/adapter_config.json"
@@ -250,15 +252,15 @@ class TestRefusing:
         content["base_model_name_or_path"] = {"weights": str(other), "name": "some/encoder", "nothing": None}[named]
         config.write_text(json.dumps(content))
         labels = KINDS["lora"][1]
-        said = self.refused(repository, tmp_path / "lora", *labels)
+        message = self.refused(repository, tmp_path / "lora", *labels)
         assert {
             "weights": f"was trained on {other}, whose weights are not those of this model's base",
             "name": "was trained on 'some/encoder', which is not on this machine; this model was built from",
             "nothing": "names no base",
-        }[named] in said
-        assert "with --base-model FOLDER, or add it without the comparison with --force" in said
-        said = self.refused(repository, tmp_path / "lora", *labels, "--base-model", other)
-        assert "is not the base that the model was built from: its weights differ" in said
+        }[named] in message
+        assert "with --base-model FOLDER, or add it without the comparison with --force" in message
+        message = self.refused(repository, tmp_path / "lora", *labels, "--base-model", other)
+        assert "is not the base that the model was built from: its weights differ" in message
         assert add(repository, "base", tmp_path / "lora", "mood", *labels, "--base-model", base.source).exit_code == 0
         forced = add(repository, "base", tmp_path / "lora", "forced", *labels, "--force")
         assert forced.exit_code == 0
@@ -266,7 +268,7 @@ class TestRefusing:
 
     def test_a_lora_without_the_files_of_its_base(self, base: Base, repository: Path, sources: dict[str, Source],
                                                   tmp_path: Path) -> None:  # fmt: skip
-        """Names that agree say that the base is the same, but answers need its files."""
+        """Equal names identify the base, but the comparison of answers needs its files."""
         shutil.copytree(sources["lora"].folder, tmp_path / "lora")
         for path, field in ((tmp_path / "lora/adapter_config.json", None), (repository / "base/1/manifest.json", "")):
             content = json.loads(path.read_text())
@@ -276,6 +278,6 @@ class TestRefusing:
                 content["source"]["model"] = "some/encoder"
             path.write_text(json.dumps(content))
         labels = KINDS["lora"][1]
-        said = self.refused(repository, tmp_path / "lora", *labels)
-        assert "the base's own files are not on this machine; name their folder by --base-model FOLDER" in said
+        message = self.refused(repository, tmp_path / "lora", *labels)
+        assert "the base's own files are not on this machine; name their folder by --base-model FOLDER" in message
         assert add(repository, "base", tmp_path / "lora", "mood", *labels, "--base-model", base.source).exit_code == 0

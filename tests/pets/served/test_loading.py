@@ -1,4 +1,4 @@
-"""What keeps a base from loading, each with a sentence that says what to do."""
+"""Loading a base: parameters, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def start(model: Path, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "message"),
     [
         ({"batching": "fixed"}, "batching fixed without fixed_size"),
         ({"fixed_size": 8}, "batching joint and fixed_size, which is only accepted with batching fixed"),
@@ -34,8 +34,8 @@ def start(model: Path, outputs: frozenset[str] = OUTPUTS, **parameters: Any) -> 
         ({"batch_memory_mb": 1e-6}, "bytes of memory permit no batch"),
     ],
 )
-def test_parameters_that_do_not_go_together(base: Base, parameters: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidArgument, match=said):
+def test_conflicting_parameters_are_refused(base: Base, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         start(base.repository / "base", **parameters)
 
 
@@ -47,20 +47,20 @@ def test_parameters_that_do_not_go_together(base: Base, parameters: dict[str, An
         {"batching": "fixed", "fixed_size": 4, "max_batch": 2, "batch_memory_mb": 1.0},
     ],
 )
-def test_every_way_to_batch_loads(base: Base, parameters: dict[str, Any]) -> None:
+def test_every_batching_policy_loads(base: Base, parameters: dict[str, Any]) -> None:
     start(base.repository / "base", **parameters)
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         ({"task_memory": "5"}, "unknown parameter 'task_memory' in config.pbtxt: did you mean 'task_memory_mb'"),
         ({"batching": "best"}, "parameter 'batching' in config.pbtxt is 'best'"),
         ({"max_batch": "0"}, "parameter 'max_batch' in config.pbtxt is '0'"),
     ],
 )
-def test_unknown_parameters_and_values(raw: dict[str, str], said: str) -> None:
-    with pytest.raises(InvalidArgument, match=said):
+def test_unknown_parameters_and_values_are_refused(raw: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         parse_parameters({name: {"string_value": value} for name, value in raw.items()}, PetsParameters)
 
 
@@ -80,7 +80,7 @@ def test_a_base_runs_at_the_published_precision(base: Base, tmp_path: Path, monk
     assert asked == ["bf16"]
 
 
-def test_a_plan_has_no_merged_copies(base: Base, tmp_path: Path) -> None:
+def test_tensorrt_accepts_no_merged_copies(base: Base, tmp_path: Path) -> None:
     base.copy(tmp_path, "base")
     file = tmp_path / "base/1/manifest.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "engine": "tensorrt"}))
@@ -90,7 +90,7 @@ def test_a_plan_has_no_merged_copies(base: Base, tmp_path: Path) -> None:
         start(tmp_path / "base", merged_copies=1)
 
 
-def test_an_output_that_tasks_do_not_give(base: Base) -> None:
+def test_an_unknown_output_is_refused(base: Base) -> None:
     with pytest.raises(InvalidArgument, match="declares the output 'pooled'"):
         start(base.repository / "base", OUTPUTS | {"pooled"})
 
@@ -103,7 +103,7 @@ def test_a_damaged_version_names_the_rebuild_command(base: Base, tmp_path: Path)
         start(tmp_path / "base")
 
 
-def test_a_version_of_another_device(base: Base, tmp_path: Path) -> None:
+def test_a_version_for_another_device_is_refused(base: Base, tmp_path: Path) -> None:
     base.copy(tmp_path, "base")
     file = tmp_path / "base/1/manifest.json"
     content = json.loads(file.read_text())
@@ -113,7 +113,7 @@ def test_a_version_of_another_device(base: Base, tmp_path: Path) -> None:
         start(tmp_path / "base")
 
 
-def test_a_profile_has_to_reach_the_longest_input(base: Base) -> None:
+def test_the_profile_must_cover_the_longest_input(base: Base) -> None:
     from tidal.pets.manifest import PetsManifest, load_pets_manifest
 
     manifest = load_pets_manifest(base.repository / "base/1")

@@ -1,4 +1,4 @@
-"""The `pets` backend through the real server, over HTTP and gRPC, against every task's own unmodified model."""
+"""The `pets` backend in a real server, over HTTP and gRPC, compared with each task's own unmodified model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_texts(count: int, seed: int, longest: int = 40) -> list[str]:
 
 
 def check(base: Base, task: str, text: str, answer: Any, pair: str | None = None) -> None:
-    """Hold an answer to the task's own model."""
+    """Compare an answer with the task's own model."""
     expected = base.logits(task, text, pair)
     np.testing.assert_allclose(answer.logits, expected, atol=1e-4)
     np.testing.assert_allclose(answer.probabilities, np.exp(expected) / np.exp(expected).sum(), atol=1e-4)
@@ -82,7 +82,7 @@ class TestAnswers:
 
     @staticmethod
     def _crowded(served: Served) -> bool:
-        """Whether batches with rows of 8 different tasks and more ran; published within 0.2 s."""
+        """Whether batches with rows of 8 or more different tasks have run."""
         time.sleep(0.3)
         fewer = served.metric("batch_distinct_tasks_bucket", "full", le="7")
         return served.metric("batch_distinct_tasks_count", "full") > fewer
@@ -103,14 +103,14 @@ BAD: list[tuple[str | None, str]] = [
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(("task", "said"), BAD)
-    def test_a_task_that_is_none(self, url: str, served: Served, task: str | None, said: str) -> None:
+    @pytest.mark.parametrize(("task", "message"), BAD)
+    def test_an_unknown_task(self, url: str, served: Served, task: str | None, message: str) -> None:
         options: Any = {} if task is None else {"task": task}
         with Client(url) as client, ThreadPoolExecutor(9) as pool:
             good = [pool.submit(client.classify, "base", text, task="lora_1") for text in make_texts(8, seed=3)]
             with pytest.raises(InvalidArgument) as caught:
                 client.classify("base", "good", **options)
-            assert said in str(caught.value)
+            assert message in str(caught.value)
             assert all(future.result().label for future in good)
 
     def test_a_deadline(self, url: str, served: Served) -> None:
@@ -144,7 +144,7 @@ class TestRefusals:
 
 
 class TestChanges:
-    def test_tasks_come_and_go_under_load_without_a_failed_request(self, url: str, base: Base, served: Served) -> None:
+    def test_adding_and_removing_tasks_under_load_fails_no_request(self, url: str, base: Base, served: Served) -> None:
         folder, stop = served.folder("base"), threading.Event()
         failures, answered = list[str](), [0]
 
@@ -189,7 +189,7 @@ class TestChanges:
             return False
         return True
 
-    def test_a_memory_budget_is_kept_while_all_tasks_are_asked(self, url: str, base: Base, served: Served) -> None:
+    def test_the_memory_budget_is_kept_while_all_tasks_are_used(self, url: str, base: Base, served: Served) -> None:
         texts = make_texts(6, seed=9)
 
         def ask(client: Client, number: int) -> None:
@@ -219,14 +219,14 @@ class TestChanges:
 
 class TestOrder:
     def test_long_queries_are_answered_while_short_ones_keep_arriving(self, served: Served) -> None:
-        """Four clients keep 256 short queries waiting, always cheaper than a long one; those that overtake it count."""
+        """Four clients keep 256 short queries waiting, which are cheaper than a long one; few may overtake it."""
         clients, rows, rounds = 4, 64, 4
         short, long = ["good song"] * rows, " ".join(WORDS * 4)
 
         async def run() -> list[int]:
             async with AsyncClient(f"grpc://{served.server.grpc}") as client:
                 sent = 0
-                answered: list[int] = []  # the place among all that were sent
+                answered: list[int] = []  # sequence numbers of the requests
                 done = asyncio.Event()
 
                 async def ask_short(number: int) -> None:
@@ -250,21 +250,21 @@ class TestOrder:
                 await asyncio.gather(*shorts)
                 return found
 
-        # One of each client may reach the server before it.
+        # One request of each client may reach the server before the long one.
         assert max(asyncio.run(run())) <= clients
 
 
 class TestCopies:
-    def test_a_hot_task_is_answered_from_a_merged_copy_until_it_changes(self, base: Base, served: Served) -> None:
+    def test_a_hot_task_runs_on_a_merged_copy_until_it_changes(self, base: Base, served: Served) -> None:
         folder, (text,) = served.folder("hot"), make_texts(1, seed=5)
-        hot, adapter, cheap = "diff_pruning_0", "adapter_0", "bitfit_0"
+        hot, adapter, bitfit = "diff_pruning_0", "adapter_0", "bitfit_0"
         log = served.server.log_text
         with Client(f"grpc://{served.server.grpc}") as grpc, Client(f"http://{served.server.http}") as http:
-            turns = itertools.cycle((grpc, http))
+            clients = itertools.cycle((grpc, http))
 
             def ask(client: Client) -> int:
-                """Ask all three tasks; which version of the hot one answered. Every answer is its own model's."""
-                for task in (adapter, cheap):
+                """Query all three tasks and check their answers; returns the version of the hot one that answered."""
+                for task in (adapter, bitfit):
                     check(base, task, text, client.classify("hot", text, task=task))
                 answer = client.classify("hot", text, task=hot)
                 version = int(answer.label.split()[1])
@@ -272,9 +272,9 @@ class TestCopies:
                 return version
 
             def copied(version: int) -> bool:
-                """Whether a version answers, and a copy ran it."""
+                """Whether a version answers from a merged copy."""
                 before = served.metric("merged_queries_total", "hot")
-                if ask(next(turns)) != version:
+                if ask(next(clients)) != version:
                     return False
                 return until(lambda: served.metric("merged_queries_total", "hot") > before, 1.0)
 
@@ -282,17 +282,17 @@ class TestCopies:
             assert served.metric("merged_queries_total", "hot") == 0
             assert until(lambda: copied(0))
             for client, unmerged in zip((grpc, http), before, strict=True):
-                assert copied(0)  # by the other protocol each time
+                assert copied(0)  # alternates between the protocols
                 np.testing.assert_allclose(client.classify("hot", text, task=hot).logits, unmerged, atol=1e-4)
-            # A copy saves nothing of an adapter's terms, and those of the third task cost nothing.
+            # Adapters cannot be merged, and the terms of the third task cost nothing.
             assert served.metric("merged_copies", "hot") == 1
 
             base.add(folder, "diff_pruning", 1, name=hot, replace=True)
-            assert until(lambda: ask(next(turns)) == 1)
+            assert until(lambda: ask(next(clients)) == 1)
             assert until(lambda: f"task '{hot}' no longer has a merged copy: " in log())
-            # It is hot still: its new version gets one.
+            # Its new version is still hot and gets a copy.
             assert until(
-                lambda: ask(next(turns)) == 1 and log().count(f"task '{hot}' now runs from a merged copy") == 2
+                lambda: ask(next(clients)) == 1 and log().count(f"task '{hot}' now runs from a merged copy") == 2
             )
             assert until(lambda: copied(1))
             assert served.metric("merged_copies", "hot") == 1

@@ -1,4 +1,4 @@
-"""How sparse a really fine-tuned checkpoint is stored: by what the task answers; refused where that is not enough."""
+"""Choosing the sparsity of a fine-tuned checkpoint by the answers of the task, and refusing it if they differ."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILLERS = ("the", "film", "song", "service", "was", "very", "table", "not", "a",
 
 
 def reviews(count: int, seed: int) -> tuple[list[str], list[int]]:
-    """Texts with words of their label."""
+    """Random texts with two words that determine their label."""
     draw = random.Random(seed)
     texts, truth = [], []
     for _ in range(count):
@@ -41,7 +41,7 @@ def reviews(count: int, seed: int) -> tuple[list[str], list[int]]:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A checkpoint fine-tuned from the base, its labelled queries, and how many of them it answers rightly."""
+    """A checkpoint fine-tuned from the base, labelled queries, and its accuracy on them."""
 
     folder: Path
     data: Path
@@ -81,7 +81,7 @@ def tuned(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Tuned:
 
 @pytest.fixture(scope="module")
 def whole(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Tuned:
-    """The embeddings were trained too, which no task can carry."""
+    """A checkpoint whose embeddings were trained too, which a task cannot store."""
     return fine_tune(base.source, tmp_path_factory.mktemp("whole"), embeddings=True)
 
 
@@ -114,18 +114,18 @@ def steps_of(notes: list[str], what: str) -> dict[float, float]:
 
 
 class TestChoice:
-    def test_by_accuracy_where_there_are_labelled_queries(self, repository: Path, tuned: Tuned) -> None:
+    def test_by_accuracy_on_labelled_queries(self, repository: Path, tuned: Tuned) -> None:
         found = provenance(add(repository, tuned, "by_accuracy", "--data", tuned.data, "--json"))
         kept, steps = found["accuracy"], steps_of(found["notes"], "accuracy")
         assert kept["source_accuracy"] == pytest.approx(tuned.accuracy)
         assert tuned.accuracy > 0.9
         assert kept["source_accuracy"] - kept["accuracy"] <= 0.02 + 1e-9
-        assert min(steps) < 0.995  # what used to be stored, with exit code 0, was not good enough
+        assert min(steps) < 0.995  # the sparsest step is not good enough
         assert 100 * tuned.accuracy - steps[0.995] > 5
         assert steps[min(steps)] == pytest.approx(100 * kept["accuracy"], abs=0.01)
         assert any(f"{min(steps):.2%} sparse" in note for note in found["notes"])
 
-    def test_by_agreement_on_made_texts_elsewhere(self, repository: Path, tuned: Tuned) -> None:
+    def test_by_agreement_on_generated_texts_without_data(self, repository: Path, tuned: Tuned) -> None:
         found = provenance(add(repository, tuned, "by_agreement", "--json"))
         steps = steps_of(found["notes"], "agreement")
         assert list(steps) == list(LADDER[: len(steps)])
@@ -141,15 +141,15 @@ class TestChoice:
 
 class TestRefusing:
     def test_a_given_sparsity_that_loses_too_much(self, repository: Path, tuned: Tuned) -> None:
-        said = refused(repository, add(repository, tuned, "refused", "--sparsity", "0.995", "--data", tuned.data))
-        assert re.search(r"accuracy on 200 queries is .*accepted is a loss of up to 2\.00%", said)
-        assert "a lower --sparsity keeps more of the checkpoint, without --sparsity it is chosen" in said
-        said = refused(repository, add(repository, tuned, "refused", "--sparsity", "0.995"))
+        message = refused(repository, add(repository, tuned, "refused", "--sparsity", "0.995", "--data", tuned.data))
+        assert re.search(r"accuracy on 200 queries is .*accepted is a loss of up to 2\.00%", message)
+        assert "a lower --sparsity keeps more of the checkpoint, without --sparsity it is chosen" in message
+        message = refused(repository, add(repository, tuned, "refused", "--sparsity", "0.995"))
         assert re.search(
-            r"agreement with the checkpoint on 128 generated texts is .*; accepted is 95\.0% and " r"more", said
+            r"agreement with the checkpoint on 128 generated texts is .*; accepted is 95\.0% and " r"more", message
         )
 
-    def test_is_overruled_by_force_or_another_bound(self, repository: Path, tuned: Tuned) -> None:
+    def test_is_overridden_by_force_or_another_limit(self, repository: Path, tuned: Tuned) -> None:
         options = ("--sparsity", "0.995", "--json")
         forced = provenance(add(repository, tuned, "forced", "--force", *options))
         assert "added by --force: agreement with the checkpoint" in forced["notes"][-1]
@@ -157,13 +157,13 @@ class TestRefusing:
         loose = provenance(add(repository, tuned, "loose", "--min-agreement", "0", *options))
         assert not any("--force" in note for note in loose["notes"])
 
-    def test_a_checkpoint_that_no_sparsity_keeps(self, repository: Path, whole: Tuned) -> None:
+    def test_a_checkpoint_that_differs_at_every_sparsity(self, repository: Path, whole: Tuned) -> None:
         found = add(repository, whole, "refused", "--min-agreement", "0.9999")
-        said = refused(repository, found)
-        assert "no sparsity keeps the checkpoint's answers: agreement is " in said
-        assert "% at 0; accepted is 100.0% and more (--min-agreement)" in said
+        message = refused(repository, found)
+        assert "no sparsity keeps the checkpoint's answers: agreement is " in message
+        assert "% at 0; accepted is 100.0% and more (--min-agreement)" in message
         assert re.search(
-            r"not carried, because a task cannot change it: " r"embeddings\..*embeddings\.word_embeddings", said
+            r"not carried, because a task cannot change it: " r"embeddings\..*embeddings\.word_embeddings", message
         )
         best_step = provenance(add(repository, whole, "best", "--min-agreement", "0.9999", "--force", "--json"))
         steps = steps_of(best_step["notes"], "agreement")
@@ -172,7 +172,7 @@ class TestRefusing:
 
 
 class TestLadder:
-    def test_ends_at_the_first_step_that_is_accepted(self) -> None:
+    def test_ends_at_the_first_accepted_step(self) -> None:
         steps = climb(lambda sparsity: SparsityStep(sparsity, 1 - sparsity, ""), 0.09)
         assert [step.sparsity for step in steps] == [0.995, 0.99, 0.98, 0.95, 0.9]
 
@@ -183,7 +183,7 @@ class TestLadder:
 
 
 class TestAgreement:
-    def test_of_equal_answers_is_whole(self) -> None:
+    def test_of_equal_answers_is_1(self) -> None:
         logits = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
         assert agreement(logits, logits) == 1.0
 
@@ -193,10 +193,10 @@ class TestAgreement:
         turned[0] = turned[0, ::-1]
         assert agreement(sure, turned) == pytest.approx(0.75, abs=1e-3)
 
-    def test_sees_what_labels_do_not(self) -> None:
-        """Both say class 0 of every text; one of them is not sure."""
+    def test_depends_on_confidence_too(self) -> None:
+        """Both predict class 0 for every text, one of them with low confidence."""
         sure, unsure = np.array([[9.0, 0.0]] * 4, np.float32), np.array([[0.1, 0.0]] * 4, np.float32)
         assert agreement(sure, unsure) == pytest.approx(0.525, abs=1e-3)
 
-    def test_of_no_numbers_is_none(self) -> None:
+    def test_of_nan_is_0(self) -> None:
         assert agreement(np.zeros((1, 2), np.float32), np.full((1, 2), np.nan, np.float32)) == 0.0

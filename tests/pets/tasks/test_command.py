@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.pets.bases import MADE, random_task, small_base
+from testing.small_base import MADE, random_task, small_base
 from tests.tabi.serving import cascades, write_cascade
 from tidal.catalog.graph import ModelGraph
 from tidal.commands import tasks as command
@@ -44,7 +44,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "models"
 
 
-def test_a_published_base_comes_back(repository: Path) -> None:
+def test_a_published_base_round_trips(repository: Path) -> None:
     base, found = small_base(), load_base_layers(repository / "encoder/1")
     assert found.linear.keys() == base.linear.keys()
     assert found.norm.keys() == base.norm.keys()
@@ -62,7 +62,7 @@ class TestList:
         assert [line.split()[:3] for line in lines[1:]] == [["mood", "lora", "3"], ["topic", "bitfit", "3"]]
         assert all(line.rstrip().endswith("fits") for line in lines[1:])
 
-    def test_says_which_do_not_fit(self, repository: Path) -> None:
+    def test_shows_why_a_task_does_not_fit(self, repository: Path) -> None:
         publish(repository, small_base(1), 2)
         (repository / "encoder/tasks/topic/task.json").write_text("{}")
         rows = json.loads(run(repository, "list", "encoder", "--json").stdout)
@@ -81,12 +81,12 @@ class TestList:
             ("other", "model 'other' serves no tasks: only those of a spec of kind pets, otas or flover do"),
         ],
     )
-    def test_of_no_such_model_says_why(self, repository: Path, model: str, reason: str) -> None:
+    def test_of_an_unsuitable_model_fails(self, repository: Path, model: str, reason: str) -> None:
         found = run(repository, "list", model)
         assert found.exit_code == 1
         assert re.search(reason, found.stderr)
 
-    def test_of_no_repository_says_so(self, tmp_path: Path) -> None:
+    def test_of_a_missing_repository_fails(self, tmp_path: Path) -> None:
         found = run(tmp_path / "absent", "list", "encoder")
         assert (found.exit_code, "is not a folder; name one by --repository" in found.stderr) == (1, True)
 
@@ -107,20 +107,20 @@ class TestShow:
         found = run(repository, "show", "encoder", "mood")
         assert (found.exit_code, "task 'mood' is refused: task.safetensors does not match" in found.stderr) == (1, True)
 
-    def test_names_close_tasks(self, repository: Path) -> None:
+    def test_suggests_similar_tasks(self, repository: Path) -> None:
         found = run(repository, "show", "encoder", "mod")
         assert (found.exit_code, "unknown task 'mod': did you mean 'mood'?" in found.stderr) == (1, True)
 
 
 class TestRemove:
-    def test_removes_all_it_finds(self, repository: Path) -> None:
+    def test_removes_all_existing_tasks(self, repository: Path) -> None:
         found = run(repository, "remove", "encoder", "mood", "absent", "topic")
         assert found.exit_code == 1
         assert found.stdout.splitlines() == ["removed task 'mood' from encoder", "removed task 'topic' from encoder"]
         assert "unknown task 'absent'" in found.stderr
         assert not list((repository / "encoder/tasks").iterdir())
 
-    def test_what_a_cascade_needs_is_removed_by_force_alone(self, repository: Path) -> None:
+    def test_a_task_that_a_cascade_requires_is_only_removed_by_force(self, repository: Path) -> None:
         plain = write_cascade(repository / "reviews", cascades())
         small = plain.levels[0].model_copy(update={"model": "encoder", "task": "mood", "fingerprint": "f"})
         write_cascade(repository / "reviews", cascades(), levels=(small, plain.levels[1]))
@@ -145,23 +145,23 @@ class TestAdd:
         tasks = repository / "encoder/tasks"
         assert load_task(tasks, "again", base).info == load_task(tasks, "mood", base).info
 
-    def test_takes_the_folders_name_and_keeps_what_has_it(self, repository: Path) -> None:
+    def test_uses_the_folders_name_and_keeps_an_existing_task(self, repository: Path) -> None:
         source = str(repository / "encoder/tasks/mood")
         found = run(repository, "add", "encoder", source)
         assert (found.exit_code, "task 'mood' already exists" in found.stderr) == (1, True)
         assert run(repository, "add", "encoder", source, "--replace").exit_code == 0
 
-    def test_copies_as_it_is_or_not_at_all(self, repository: Path) -> None:
+    def test_refuses_to_convert_a_stored_task(self, repository: Path) -> None:
         source = str(repository / "encoder/tasks/mood")
         found = run(repository, "add", "encoder", source, "--name", "again", "--half")
         assert (found.exit_code, "copied as it is" in found.stderr) == (1, True)
 
-    def test_says_what_a_folder_has_to_be(self, repository: Path, tmp_path: Path) -> None:
+    def test_refuses_an_unknown_folder(self, repository: Path, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
         found = run(repository, "add", "encoder", str(tmp_path / "empty"))
         assert (found.exit_code, "cannot be imported as a task" in found.stderr) == (1, True)
 
-    def test_names_the_extra_that_imports(
+    def test_names_the_extra_that_is_not_installed(
         self, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "tidal_builders.pets.importing.recognise", None)

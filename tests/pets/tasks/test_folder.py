@@ -1,4 +1,4 @@
-"""Tasks in folders: whole or not there, and refused with a reason unless they are what they say."""
+"""Tasks in folders: added, replaced and removed atomically, and refused with a reason if they are damaged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.pets.bases import KINDS, MADE, random_task, same_terms, small_base
+from testing.small_base import KINDS, MADE, random_task, same_terms, small_base
 from tidal.errors import InvalidArgument, NotFound
 from tidal.pets.tasks.folder import PetsTask, add_task, copy_task, load_task
 from tidal.tasks import folder
@@ -40,7 +40,7 @@ def edit_info(tasks: Path, name: str = "mood", **changed: Any) -> None:
 
 class TestAdding:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_gives_what_is_read_back(self, tmp_path: Path, kind: str) -> None:
+    def test_round_trips(self, tmp_path: Path, kind: str) -> None:
         added = add(tmp_path / "tasks", kind=kind)
         found = load_task(tmp_path / "tasks", "mood", BASE)
         assert same_terms(found.terms, random_task(kind, BASE))
@@ -51,24 +51,24 @@ class TestAdding:
         assert found.info.memory_bytes == found.terms.bytes
         assert found.info.tensors.bytes == (tmp_path / "tasks/mood/task.safetensors").stat().st_size
 
-    def test_in_half_the_bytes(self, tmp_path: Path) -> None:
+    def test_in_float16_takes_fewer_bytes(self, tmp_path: Path) -> None:
         whole, half = add(tmp_path), add(tmp_path, "half", storage=Storage(half=True))
         assert half.info.tensors.bytes < 0.8 * whole.info.tensors.bytes
         assert half.info.memory_bytes == whole.info.memory_bytes
 
     @pytest.mark.parametrize("name", ["", ".hidden", "-x", "a/b", "..", "a b", "x" * 129, "naïve", "a\n"])
-    def test_refuses_what_is_no_name(self, tmp_path: Path, name: str) -> None:
+    def test_refuses_invalid_names(self, tmp_path: Path, name: str) -> None:
         with pytest.raises(InvalidArgument, match="is not a valid task name; accepted: up to 128 letters"):
             add(tmp_path, name)
         assert not list(tmp_path.iterdir())
 
-    def test_keeps_the_task_that_has_the_name(self, tmp_path: Path) -> None:
+    def test_keeps_an_existing_task(self, tmp_path: Path) -> None:
         first = add(tmp_path)
         with pytest.raises(InvalidArgument, match="task 'mood' already exists"):
             add(tmp_path, seed=1)
         assert load_task(tmp_path, "mood", BASE).info == first.info
 
-    def test_replaces_it_where_asked(self, tmp_path: Path) -> None:
+    def test_replaces_an_existing_task_on_request(self, tmp_path: Path) -> None:
         add(tmp_path)
         before = scan(tmp_path)
         second = add(tmp_path, seed=1, replace=True)
@@ -76,16 +76,14 @@ class TestAdding:
         assert scan(tmp_path) != before
         assert [path.name for path in tmp_path.iterdir()] == ["mood"]
 
-    def test_replaces_it_where_the_system_cannot_exchange(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_replaces_an_existing_task_without_renameat2(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         add(tmp_path)
         monkeypatch.setattr(folder.ctypes, "CDLL", lambda *_args, **_named: object())
         second = add(tmp_path, seed=1, replace=True)
         assert load_task(tmp_path, "mood", BASE).info == second.info
         assert [path.name for path in tmp_path.iterdir()] == ["mood"]
 
-    def test_needs_labels_that_differ(self, tmp_path: Path) -> None:
+    def test_refuses_duplicate_labels(self, tmp_path: Path) -> None:
         terms = random_task("lora", BASE)
         twice = replace(terms, head=replace(terms.head, labels=("a", "b", "a")))
         with pytest.raises(
@@ -93,7 +91,7 @@ class TestAdding:
         ):
             add_task(tmp_path, "mood", "lora", twice, BASE, MADE)
 
-    def test_that_fails_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_leaves_nothing_on_failure(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def no_space(_root: Path) -> None:
             raise OSError(28, "No space left on device")
 
@@ -102,18 +100,18 @@ class TestAdding:
             add(tmp_path)
         assert not list(tmp_path.iterdir())
 
-    def test_of_a_stored_task_copies_it(self, tmp_path: Path) -> None:
+    def test_copies_a_stored_task(self, tmp_path: Path) -> None:
         added = add(tmp_path / "one")
         assert copy_task(tmp_path / "two", "again", tmp_path / "one/mood", BASE).info == added.info
         assert load_task(tmp_path / "two", "again", BASE).info == added.info
 
-    def test_of_a_stored_task_of_another_base_is_refused(self, tmp_path: Path) -> None:
+    def test_refuses_a_stored_task_of_another_base(self, tmp_path: Path) -> None:
         add(tmp_path / "one")
         with pytest.raises(InvalidArgument, match="it was made for the base"):
             copy_task(tmp_path / "two", "again", tmp_path / "one/mood", small_base(1))
         assert not (tmp_path / "two").exists()
 
-    def test_many_at_once_lets_one_have_the_name(self, tmp_path: Path) -> None:
+    def test_concurrently_under_one_name_succeeds_once(self, tmp_path: Path) -> None:
         outcomes: list[str] = []
 
         def one(seed: int) -> None:
@@ -121,18 +119,18 @@ class TestAdding:
                 add(tmp_path, seed=seed)
                 outcomes.append("added")
             except InvalidArgument:
-                outcomes.append("taken")
+                outcomes.append("refused")
 
         threads = [threading.Thread(target=one, args=(seed,)) for seed in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sorted(outcomes) == ["added", *["taken"] * 7]
+        assert sorted(outcomes) == ["added", *["refused"] * 7]
         assert [path.name for path in tmp_path.iterdir()] == ["mood"]
 
 
-def test_what_a_killed_command_left_is_cleared_long_after(tmp_path: Path) -> None:
+def test_old_staging_folders_are_removed(tmp_path: Path) -> None:
     for name, age in ((".staging-old", 4000), (".staging-new", 10)):
         (tmp_path / name).mkdir()
         os.utime(tmp_path / name, times=(time.time() - age,) * 2)
@@ -141,8 +139,8 @@ def test_what_a_killed_command_left_is_cleared_long_after(tmp_path: Path) -> Non
 
 
 class TestChanging:
-    def test_never_shows_a_part_of_a_task(self, tmp_path: Path) -> None:
-        """Readers see one of the tasks that were whole, while they are replaced and removed."""
+    def test_readers_never_see_a_partial_task(self, tmp_path: Path) -> None:
+        """While tasks are replaced and removed, readers see a complete one."""
         add(tmp_path)
         stop, problems, seen = threading.Event(), [], 0
 
@@ -169,7 +167,7 @@ class TestChanging:
         assert not problems
         assert seen
 
-    def test_removed_is_gone(self, tmp_path: Path) -> None:
+    def test_a_removed_task_is_unknown(self, tmp_path: Path) -> None:
         add(tmp_path)
         remove_task(tmp_path, "mood")
         assert not list(tmp_path.iterdir())
@@ -177,14 +175,14 @@ class TestChanging:
             remove_task(tmp_path, "mood")
 
     @pytest.mark.parametrize("name", ["..", ".", "", "../mood", ".staging-1"])
-    def test_removes_tasks_only(self, tmp_path: Path, name: str) -> None:
+    def test_refuses_to_remove_other_folders(self, tmp_path: Path, name: str) -> None:
         add(tmp_path / "tasks")
         add(tmp_path)
         with pytest.raises(NotFound, match="unknown task"):
             remove_task(tmp_path / "tasks", name)
         assert (tmp_path / "mood").is_dir()
 
-    def test_scan_shows_whole_tasks_by_name(self, tmp_path: Path) -> None:
+    def test_scan_lists_complete_tasks_by_name(self, tmp_path: Path) -> None:
         assert scan(tmp_path / "absent") == {}
         for name in ("b", "a"):
             add(tmp_path, name)
@@ -202,13 +200,13 @@ class TestRefusing:
             load_task(tasks, "mood", BASE)
         return str(caught.value)
 
-    def test_an_unknown_task_names_close_ones(self, tmp_path: Path) -> None:
+    def test_an_unknown_task_is_refused_with_suggestions(self, tmp_path: Path) -> None:
         for name in ("mood", "moods", "topic"):
             add(tmp_path, name)
         with pytest.raises(InvalidArgument, match="unknown task 'mod': did you mean 'mood' or 'moods'"):
             load_task(tmp_path, "mod", BASE)
 
-    def test_many_tasks_are_not_listed(self) -> None:
+    def test_suggestions_list_few_of_many_tasks(self) -> None:
         known = [f"task{number}" for number in range(300)]
         assert str(unknown_task("zebra", known)).endswith(
             "accepted: task0, task1, task10, task100, task101 and 295 more"
@@ -237,13 +235,13 @@ class TestRefusing:
             ({"kind": "bitfit"}, "is unknown to the kind bitfit at this layer"),
         ],
     )
-    def test_a_wrong_task_json(self, tmp_path: Path, changed: dict[str, Any], reason: str) -> None:
+    def test_an_invalid_task_json(self, tmp_path: Path, changed: dict[str, Any], reason: str) -> None:
         add(tmp_path)
         edit_info(tmp_path, **changed)
         assert reason in self.refused(tmp_path)
 
     @pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"{}", b"\xff", b"null"])
-    def test_a_task_json_that_is_none(self, tmp_path: Path, content: bytes) -> None:
+    def test_a_task_json_of_another_format(self, tmp_path: Path, content: bytes) -> None:
         add(tmp_path)
         (tmp_path / "mood/task.json").write_bytes(content)
         assert "task.json is not valid: " in self.refused(tmp_path)
@@ -255,7 +253,7 @@ class TestRefusing:
 
     def test_a_file_that_is_too_long(self, tmp_path: Path) -> None:
         add(tmp_path)
-        os.truncate(tmp_path / "mood/task.safetensors", 1 << 40)  # sparse: takes no room
+        os.truncate(tmp_path / "mood/task.safetensors", 1 << 40)  # sparse, takes no disk space
         assert "accepted are at most" in self.refused(tmp_path)
 
     def test_a_missing_file(self, tmp_path: Path) -> None:
@@ -279,7 +277,7 @@ class TestRefusing:
     @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.data())
     def test_a_damaged_file(self, tmp_path: Path, data: st.DataObject) -> None:
-        """Whatever bit was turned or wherever it was cut, the hash tells."""
+        """The hash detects every flipped bit and every truncation."""
         if not (tmp_path / "mood").exists():
             add(tmp_path)
         path = tmp_path / "mood/task.safetensors"
@@ -295,7 +293,7 @@ class TestRefusing:
     @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.sampled_from(KINDS), st.data())
     def test_a_hostile_file_with_its_own_hash(self, tmp_path: Path, kind: str, data: st.DataObject) -> None:
-        """Turned bits under a fitting hash make another task or a refusal, and nothing else."""
+        """Flipped bits with a matching hash give either another task or a refusal."""
         task = add(tmp_path, kind=kind, replace=True)
         content = bytearray((tmp_path / "mood/task.safetensors").read_bytes())
         for _ in range(data.draw(st.integers(1, 5))):
@@ -306,14 +304,14 @@ class TestRefusing:
         except InvalidArgument as error:
             assert "task 'mood' is refused: " in str(error)
             return
-        # A mask's turned bits may hold more places, up to all of them.
+        # A mask with flipped bits may have more positions, up to all of them.
         assert found.terms.bytes <= task.terms.bytes + sum(6 * each.weight.size for each in BASE.linear.values())
         for change in found.terms.linear.values():
             if change.bias is not None:
                 assert np.isfinite(change.bias).all()
 
     def test_tensors_for_a_larger_base(self, tmp_path: Path) -> None:
-        """Shapes are held to the base before anything of their size is made."""
+        """Shapes are compared with the base before memory of their size is allocated."""
         add(tmp_path, kind="maskbert")
         tensors = {
             "head/weight": np.zeros((3, 16), np.float32),
@@ -325,7 +323,7 @@ class TestRefusing:
 
 
 def write_tensors(tasks: Path, content: bytes) -> None:
-    """Put a file in a task's place, with a `task.json` that vouches for it."""
+    """Replace the tensors of the task `mood`, with a matching hash in its `task.json`."""
     (tasks / "mood/task.safetensors").write_bytes(content)
     digest = hashlib.sha256(content).hexdigest()
     edit_info(tasks, tensors={"path": "task.safetensors", "bytes": len(content), "sha256": digest})

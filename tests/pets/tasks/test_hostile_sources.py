@@ -1,4 +1,4 @@
-"""`tidal tasks add` of hostile files: each is refused with a sentence, and nothing is left in the repository."""
+"""`tidal tasks add` of hostile files: each is refused with one message, and nothing is left in the repository."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from tests.pets.bases import MADE, random_task, small_base
+from testing.small_base import MADE, random_task, small_base
 from tests.pets.tasks.test_command import publish
 from tidal.commands import tasks as command
 from tidal.pets.base import load_base_layers
@@ -36,7 +36,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def refused(repository: Path, source: Path, *options: str) -> str:
-    """The sentence of the refusal, without a traceback; nothing was added and nothing is left."""
+    """Add a source and return the error message; it has no traceback, and the repository is unchanged."""
     before = sorted(path.relative_to(repository) for path in repository.rglob("*"))
     found = CliRunner().invoke(
         command.tasks, ["add", "encoder", str(source), "--name", "new", "--repository", str(repository), *options]
@@ -98,9 +98,9 @@ WEIGHTS: dict[str, tuple[Make, str]] = {
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_weights_of_an_adapter(repository: Path, tmp_path: Path, name: str) -> None:
-    write, said = WEIGHTS[name]
-    assert said in refused(repository, peft(tmp_path / "lora", write))
+def test_hostile_weights_of_an_adapter(repository: Path, tmp_path: Path, name: str) -> None:
+    write, message = WEIGHTS[name]
+    assert message in refused(repository, peft(tmp_path / "lora", write))
 
 
 @pytest.mark.parametrize("file", ["adapter_config.json", "config.json", "task.json"])
@@ -114,13 +114,13 @@ def test_json_that_is_deep_or_long(repository: Path, tmp_path: Path, file: str, 
     folder.mkdir()
     (folder / file).write_bytes(content)
     save_file({"a": torch.zeros(1)}, folder / "model.safetensors")
-    said = refused(repository, folder)
-    assert "is not valid" in said or "accepted are at most" in said or "recursion" in said
-    assert len(said) < 500
+    message = refused(repository, folder)
+    assert "is not valid" in message or "accepted are at most" in message or "recursion" in message
+    assert len(message) < 500
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_archives_are_no_sources(repository: Path, tmp_path: Path, kind: str) -> None:
+def test_archives_are_refused(repository: Path, tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"task.{kind}"
     if kind == "tar":
         with tarfile.open(path, "w") as archive:
@@ -144,8 +144,8 @@ class TestCheckpoints:
         return folder
 
     def test_of_a_billion_layers(self, repository: Path, tmp_path: Path) -> None:
-        said = refused(repository, self.folder(tmp_path, num_hidden_layers=10**9))
-        assert "num_hidden_layers 1000000000; accepted are at most 1000" in said
+        message = refused(repository, self.folder(tmp_path, num_hidden_layers=10**9))
+        assert "num_hidden_layers 1000000000; accepted are at most 1000" in message
 
     def test_that_names_files_elsewhere(self, repository: Path, tmp_path: Path) -> None:
         folder = self.folder(tmp_path)
@@ -164,7 +164,7 @@ class TestCheckpoints:
 
 
 class TestStored:
-    def test_with_thousands_of_files_beside_it_is_copied_without_them(self, repository: Path, tmp_path: Path) -> None:
+    def test_is_copied_without_thousands_of_other_files(self, repository: Path, tmp_path: Path) -> None:
         source = tmp_path / "stored"
         (repository / "encoder/tasks/mood").rename(source)
         for number in range(10_000):
@@ -178,16 +178,14 @@ class TestStored:
         ]  # fmt: skip
 
     @pytest.mark.parametrize("target", ["/dev/zero", "/dev/null", "/nowhere", "."])
-    def test_whose_tensors_are_a_link_to_no_file(self, repository: Path, tmp_path: Path, target: str) -> None:
+    def test_whose_tensors_are_a_link(self, repository: Path, tmp_path: Path, target: str) -> None:
         source = tmp_path / "stored"
         (repository / "encoder/tasks/mood").rename(source)
         (source / "task.safetensors").unlink()
         (source / "task.safetensors").symlink_to(target)
         assert "task.safetensors" in refused(repository, source)
 
-    def test_a_link_in_the_repository_is_removed_and_not_what_it_leads_to(
-        self, repository: Path, tmp_path: Path
-    ) -> None:
+    def test_removing_a_link_in_the_repository_keeps_its_target(self, repository: Path, tmp_path: Path) -> None:
         elsewhere = tmp_path / "elsewhere"
         (repository / "encoder/tasks/mood").rename(elsewhere)
         (repository / "encoder/tasks/mood").symlink_to(elsewhere)
@@ -197,8 +195,8 @@ class TestStored:
         assert (elsewhere / "task.json").is_file()
 
 
-def test_a_file_of_our_own_format_needs_no_library(tmp_path: Path) -> None:
-    """What the hostile files above are changed from is accepted."""
+def test_a_valid_file_is_accepted(tmp_path: Path) -> None:
+    """The unchanged form of the hostile files above."""
     path = tmp_path / "x.safetensors"
     path.write_bytes(pack_tensors({"a": np.zeros(1, np.float32)}))
     from tidal_builders.foreign.files import read_weights

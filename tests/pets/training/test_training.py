@@ -1,4 +1,4 @@
-"""Training tasks of every kind on a tiny encoder, and what is kept of them."""
+"""Training tasks of every kind on a tiny encoder, and the terms that are stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidal_builders.pets.training.train import Trained, train_task
 KINDS = sorted(RATES)
 GOOD, BAD = ("good", "great", "love", "best"), ("bad", "awful", "hate", "worst")
 LABELS = ("bad", "good")
-# A tiny encoder of random weights takes longer steps, and has too few weights to change one in 200 of them only.
+# A tiny encoder of random weights needs higher rates, and has too few weights to change only one in 200.
 TOY_RATES = {"adapter": 1e-2, "bitfit": 1e-2, "diff_pruning": 3e-3, "lora": 1e-2, "maskbert": 5e-2}
 KEPT = 0.05
 
@@ -42,7 +42,7 @@ def base_of(source: Path) -> BaseLayers:
 
 
 def reviews(count: int) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Texts whose label hangs on their first word."""
+    """Random texts whose label depends on their first word."""
     draw = random.Random(0)
     texts: list[tuple[str, ...]] = []
     truth = []
@@ -75,7 +75,7 @@ def test_each_kind_lowers_the_loss(trained: dict[str, Trained], kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stored_task_is_the_trained_model(source: Path, trained: dict[str, Trained], kind: str, tmp_path) -> None:
+def test_a_stored_task_equals_the_trained_model(source: Path, trained: dict[str, Trained], kind: str, tmp_path) -> None:
     base = base_of(source)
     made = Provenance(format="trained", source="toy reviews")
     add_task(tasks_folder(tmp_path), "toy", kind, trained[kind].terms, base, made)
@@ -90,8 +90,8 @@ def test_a_stored_task_is_the_trained_model(source: Path, trained: dict[str, Tra
     assert right > 0.6
 
 
-def test_the_trained_model_answers_as_its_terms_do(source: Path) -> None:
-    """The encoder that was trained, with its hooks and changed weights, against its terms in a fresh model."""
+def test_the_trained_model_equals_its_terms_in_a_fresh_model(source: Path) -> None:
+    """The trained encoder itself, with its hooks and changed weights, is the reference."""
     texts, truth = reviews(48)
     inputs = Examples(AutoTokenizer.from_pretrained(source), texts, 128).padded(range(48))
     for kind in KINDS:
@@ -109,7 +109,7 @@ def of_linear(terms: TaskTerms) -> list[LinearTerms]:
     return list(terms.linear.values())
 
 
-def test_each_kind_has_its_published_shape(source: Path, trained: dict[str, Trained]) -> None:
+def test_each_kind_changes_the_layers_of_its_paper(source: Path, trained: dict[str, Trained]) -> None:
     base = base_of(source)
     sizes = {path: layer.weight.size for path, layer in base.linear.items()}
     terms = {kind: each.terms for kind, each in trained.items()}
@@ -128,7 +128,7 @@ def test_each_kind_has_its_published_shape(source: Path, trained: dict[str, Trai
     assert all(each.bias is not None for each in of_linear(terms["diff_pruning"]))
 
 
-def test_masks_move_away_from_the_smallest_weights(source: Path, trained: dict[str, Trained]) -> None:
+def test_masks_are_trained(source: Path, trained: dict[str, Trained]) -> None:
     base = base_of(source)
     moved = 0
     for path, each in trained["maskbert"].terms.linear.items():
@@ -138,7 +138,7 @@ def test_masks_move_away_from_the_smallest_weights(source: Path, trained: dict[s
     assert moved > 0
 
 
-def test_a_label_that_the_task_lacks_is_refused(source: Path) -> None:
+def test_unknown_labels_and_kinds_are_refused(source: Path) -> None:
     with pytest.raises(InvalidArgument, match="'so-so' is not one of the task's"):
         train(source, "bitfit", texts=[("good",)], truth=["so-so"])
     with pytest.raises(InvalidArgument, match="accepted: adapter, bitfit"):
@@ -155,7 +155,7 @@ def test_a_model_with_another_classifier_is_refused(source: Path, trained: dict[
         merged_classifier(source, trained["lora"].terms)
 
 
-def test_batches_have_like_lengths_and_every_text_once(source: Path) -> None:
+def test_batches_have_similar_lengths_and_every_text_once(source: Path) -> None:
     texts, _ = reviews(100)
     examples = Examples(AutoTokenizer.from_pretrained(source), texts, 128)
     lengths = examples.lengths()

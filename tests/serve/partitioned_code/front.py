@@ -1,4 +1,4 @@
-"""A front for tests: sends each request to a free instance of any runtime, of its own version and never too many."""
+"""A front for tests: sends each request to a free instance of any runtime of its own version, within the allocation."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,7 @@ class TritonPythonModel:
     def follow(self):
         while True:
             with self.changed:
-                with suppress(TidalError):  # written for other runtimes: these go on with what they have
+                with suppress(TidalError):  # written for other runtimes: keep the current allocation
                     self.allowed = usable_instances(self.folder, self.lengths)
                 self.changed.notify_all()
                 used = {n: max(self.allowed[n], self.running[n]) for n in self.lengths}

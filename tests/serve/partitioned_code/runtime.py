@@ -1,4 +1,4 @@
-"""A runtime for tests, synchronous as the `engine` backend is: sleeps, and tells its length and version."""
+"""A runtime for tests, synchronous like the `engine` backend: sleeps, then returns its length and version."""
 
 import json
 import os
@@ -20,7 +20,7 @@ class TritonPythonModel:
         for request in requests:
             seconds = pb_utils.get_input_tensor_by_name(request, "SECONDS").as_numpy()
             if seconds.max() >= 1:
-                Path(tempfile.gettempdir(), f"busy-{os.getpid()}").touch()  # tells a test that its request is here
+                Path(tempfile.gettempdir(), f"busy-{os.getpid()}").touch()  # signals that the request is running
             time.sleep(float(seconds.max()))
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("RAN", self.ran)]))
         return responses

@@ -1,4 +1,4 @@
-"""`tidal simulate arlo`: what it prints, writes and refuses."""
+"""`tidal simulate arlo`: its output, files and errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def rows(table: Path, *arguments: str) -> dict[str, dict[str, Any]]:
     return {row["system"]: row for row in json.loads(result.stdout)}
 
 
-def test_a_table_of_the_systems_that_the_latencies_allow(table: Path) -> None:
+def test_the_table_lists_the_systems_that_the_latencies_allow(table: Path) -> None:
     result = call(table, "--rate", "50", "--seconds", "5")
     assert result.exit_code == 0, result.output
     assert [line.split()[0] for line in result.stdout.splitlines()[1:5]] == ["arlo", "infaas", "st", "dt"]
@@ -42,7 +42,7 @@ def test_a_table_of_the_systems_that_the_latencies_allow(table: Path) -> None:
     assert set(rows(table, "-r", "50", "-s", "5")) == {"arlo", "infaas", "st"}
 
 
-def test_json_says_everything_and_equal_seeds_the_same(table: Path) -> None:
+def test_json_is_complete_and_repeats_with_a_seed(table: Path) -> None:
     arguments = ("-r", "80", "-s", "30", "--system", "arlo", "--period", "10", "--pattern", "bursty")
     one, again, other = rows(table, *arguments), rows(table, *arguments), rows(table, *arguments, "--seed", "1")
     assert one == again
@@ -85,18 +85,18 @@ def test_traces(table: Path, tmp_path: Path) -> None:
     assert found["arlo"]["mean_ms"] == pytest.approx((10 + 10 + 40) / 3)  # 900 tokens are cut to 256
 
 
-def test_other_runtimes_scaling_failures_and_a_picture(table: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "run.png"
+def test_other_runtimes_scaling_failures_and_a_plot(table: Path, tmp_path: Path) -> None:
+    plot = tmp_path / "run.png"
     arguments = ("-r", "60", "-s", "20", "--runtimes", "128,256", "--autoscale", "3-9", "--fail-every", "20")
-    found = rows(table, *arguments, "--system", "arlo", "--system", "st", "--plot", str(picture), "--repair", "2")
+    found = rows(table, *arguments, "--system", "arlo", "--system", "st", "--plot", str(plot), "--repair", "2")
     assert list(found["arlo"]["instances"]) == ["128", "256"]
     assert found["arlo"]["failed_batches"] > 0
     assert 3 <= found["st"]["gpus"] <= 9
-    assert picture.stat().st_size > 1000
+    assert plot.stat().st_size > 1000
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ((), "--rate is missing"),
         (("-r", "0"), "--rate must be a positive number"),
@@ -115,17 +115,17 @@ def test_other_runtimes_scaling_failures_and_a_picture(table: Path, tmp_path: Pa
         (("-r", "1", "--min-gain", "-1"), "minimum gain must be at least 0 and less than 1"),
     ],
 )
-def test_what_cannot_be_used_is_said_in_one_sentence(table: Path, arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_arguments_are_refused_in_one_line(table: Path, arguments: tuple[str, ...], message: str) -> None:
     result = call(table, *arguments)
     assert result.exit_code == 1
     assert result.stderr.startswith("error: ")
-    assert says in result.stderr
+    assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 
 
 def test_bad_trace_files_name_the_row(table: Path, tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
-    for text, says in (
+    for text, message in (
         ("a,b\n1,2\n", "no column 'second'; the columns are a, b"),
         ("second,requests\n1,x\n", "row 2: expected numbers"),
         ("second,requests\n", "one or more rows"),
@@ -135,7 +135,7 @@ def test_bad_trace_files_name_the_row(table: Path, tmp_path: Path) -> None:
         file.write_text(text)
         result = call(table, "--rates", str(file), "-s", "9")
         assert result.exit_code == 1
-        assert says in result.stderr
+        assert message in result.stderr
     file.write_text("time,length\n1,0\n")
     assert "whole numbers of at least 1" in call(table, "--requests", str(file)).stderr
 

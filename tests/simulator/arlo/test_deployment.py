@@ -26,7 +26,7 @@ class Recorder:
 
 
 def advance_to_end(deployment: Deployment) -> float:
-    """Let all that is under way happen; the time of the last of it."""
+    """Apply all pending changes and return the time of the last."""
     now = 0.0
     while deployment.changing:
         now = deployment.next_change
@@ -34,7 +34,7 @@ def advance_to_end(deployment: Deployment) -> float:
     return now
 
 
-def test_a_replacement_takes_its_time_and_goes_in_small_batches() -> None:
+def test_a_replacement_is_delayed_and_runs_in_batches() -> None:
     policy = Recorder()
     deployment = Deployment(policy, [4, 0, 1], delay_s=1.0, batch_size=2)
     deployment.replace(10.0, [1, 3, 1])
@@ -48,23 +48,23 @@ def test_a_replacement_takes_its_time_and_goes_in_small_batches() -> None:
     assert deployment.replaced == 3
 
 
-def test_as_many_at_once_as_the_controller_changes_by_default() -> None:
+def test_the_default_batch_size_is_that_of_the_controller() -> None:
     deployment = Deployment(Recorder(), [99, 1])
     deployment.replace(0.0, [50, 50])
     assert sum(deployment.loading) == batch_size(100) == 5
 
 
-def test_a_new_plan_takes_the_place_of_the_old_one_and_counts_what_loads() -> None:
+def test_a_new_plan_replaces_the_old_one_and_counts_loading_instances() -> None:
     policy = Recorder()
     deployment = Deployment(policy, [4, 0, 1], batch_size=1)
     deployment.replace(0.0, [0, 4, 1])
-    deployment.replace(0.5, [3, 1, 1])  # the one that loads is all that is wanted
+    deployment.replace(0.5, [3, 1, 1])  # the loading instance is the only one needed
     assert advance_to_end(deployment) == 1.0
     assert policy.allocations[-1] == (3, 1, 1)
     assert deployment.replaced == 1
 
 
-def test_added_gpus_load_and_released_ones_leave_at_once() -> None:
+def test_added_gpus_load_first_and_released_ones_end_at_once() -> None:
     policy = Recorder()
     deployment = Deployment(policy, [1, 0, 1], delay_s=2.0)
     deployment.add(5.0, 2)
@@ -80,7 +80,7 @@ def test_added_gpus_load_and_released_ones_leave_at_once() -> None:
         st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4), st.floats(0, 3), st.booleans()), max_size=8
     )
 )
-def test_gpus_are_neither_lost_nor_made_and_the_longest_runtime_always_serves(
+def test_the_number_of_gpus_is_kept_and_the_longest_runtime_always_serves(
     wanted: list[tuple[int, int, int, float, bool]],
 ) -> None:
     policy = Recorder()  # checks the last runtime

@@ -1,4 +1,4 @@
-"""Latency tables: read, checked, and turned into other runtimes."""
+"""Latency tables: read, validated, and derived for other runtimes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_table_is_read(tmp_path: Path) -> None:
     assert read_table(file).dynamic_s is None
 
 
-def test_other_runtimes_of_the_same_model_climb_the_same_stairs() -> None:
+def test_other_runtimes_have_the_latency_of_the_next_length() -> None:
     times = ServiceTimes((64, 128, 256), (0.001, 0.002, 0.004), tuple(0.003 + n * 1e-5 for n in range(257)))
     assert times.of_runtimes((32, 64, 96, 256)).static_s == (0.001, 0.001, 0.002, 0.004)
     assert times.of_runtimes((128, 192)).dynamic_s == tuple(0.003 + n * 1e-5 for n in range(193))
@@ -33,7 +33,7 @@ def test_other_runtimes_of_the_same_model_climb_the_same_stairs() -> None:
         times.of_runtimes((512,))
 
 
-def test_what_a_build_measured() -> None:
+def test_service_times_from_a_profile() -> None:
     profile = LatencyProfile(
         lengths=(32, 64), batches=(1, 2), median_ms=((1.0, 1.5), (2.0, 3.0)), p95_ms=((1.0, 1.5), (2.0, 3.0)), threads=1
     )
@@ -46,7 +46,7 @@ def test_what_a_build_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("tokens,ms\n64,1\n", "expected the columns length, static_ms"),
         ("length,static_ms\n", "one or more ascending numbers of tokens, got"),
@@ -60,13 +60,13 @@ def test_what_a_build_measured() -> None:
         ("length,static_ms,dynamic_ms\n64,1,-1\n", "dynamic latencies must be positive"),
     ],
 )
-def test_bad_tables_are_refused_with_the_file_and_the_reason(tmp_path: Path, text: str, says: str) -> None:
+def test_bad_tables_are_refused_with_the_file_and_the_reason(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "table.csv"
     file.write_text(text)
-    with pytest.raises(InvalidArgument, match=f"table.csv.*{says}"):
+    with pytest.raises(InvalidArgument, match=f"table.csv.*{message}"):
         read_table(file)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"none\.csv: cannot be read"):
         read_table(tmp_path / "none.csv")

@@ -1,4 +1,4 @@
-"""Workloads: what they promise about rates, bursts, mixes and seeds."""
+"""Synthetic workloads: rates, bursts, lengths and seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def all_of(workload: SyntheticRequests) -> tuple[Any, Any]:
 
 
 def fano(times: Any, window: float, until: float) -> float:
-    """Variance over mean of the number of arrivals in a window: 1 for a Poisson process."""
+    """Return the variance over the mean of the arrivals per window: 1 for a Poisson process."""
     counts, _ = np.histogram(times, np.arange(0.0, until + 1e-9, window))
     return float(counts.var() / counts.mean())
 
@@ -45,7 +45,7 @@ def test_stable_is_poisson_and_bursty_is_not() -> None:
     bursty, _ = all_of(SyntheticRequests([1000.0] * 200, [10], [1], bursts=Bursts(2.0, 0.2, 0.2)))
     assert fano(stable, 0.1, 200) == pytest.approx(1, abs=0.15)
     assert fano(bursty, 0.1, 200) > 5
-    # The share of time in bursts: with lulls at 0.75 and bursts at 2 times the mean, either is plain to see.
+    # The share of time in bursts: rates are 2 times the mean in bursts and 0.75 times between them.
     counts, _ = np.histogram(bursty, np.arange(0.0, 200.01, 0.05))
     assert np.mean(counts > 70) == pytest.approx(0.2, abs=0.05)
     assert len(bursty) == pytest.approx(200_000, rel=0.04)
@@ -62,7 +62,7 @@ def test_equal_seeds_give_equal_requests_and_others_do_not() -> None:
     assert not np.array_equal(all_of(make(1))[0][:100], all_of(make(2))[0][:100])
 
 
-def test_the_mix_follows_the_weights_and_is_cut_at_the_longest() -> None:
+def test_lengths_follow_the_weights_and_are_truncated() -> None:
     _, lengths = all_of(SyntheticRequests([5000.0] * 10, [10, 20, 900], [1, 2, 1]))
     counts = np.bincount(lengths, minlength=513) / len(lengths)
     assert counts[[10, 20, 512]] == pytest.approx([0.25, 0.5, 0.25], abs=0.01)
@@ -74,7 +74,7 @@ def test_the_mix_follows_the_weights_and_is_cut_at_the_longest() -> None:
     assert sum(beginning.by_length.values()) == sum(first)
 
 
-def test_the_mix_drifts_over_minutes_and_not_within_seconds() -> None:
+def test_lengths_drift_over_minutes_and_not_within_seconds() -> None:
     workload = SyntheticRequests([1.0] * 40_000, [100], [1], drift=0.3, drift_s=100.0)
     logs = np.log(workload.scales)
     assert logs.std() == pytest.approx(0.3, rel=0.2)
@@ -89,7 +89,7 @@ def test_tweets_scaled_to_512() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"rates": []}, "rates must be one or more"),
         ({"rates": [-1.0]}, "requests per second of at least 0"),
@@ -103,19 +103,19 @@ def test_tweets_scaled_to_512() -> None:
         ({"drift_s": 0.0}, "drift_s must be a positive"),
     ],
 )
-def test_bad_workloads_are_refused(change: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidArgument, match=says):
+def test_bad_workloads_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         SyntheticRequests(**{"rates": [1.0], "lengths": [10], "weights": [1.0], **change})
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"share": 1.0}, "burst share must be between 0 and 1"),
         ({"factor": 6.0}, "burst factor must be between 1 and 1 / share = 5, got 6"),
         ({"mean_s": 0.0}, "mean duration of a burst must be a positive"),
     ],
 )
-def test_bad_bursts_are_refused(change: dict[str, Any], says: str) -> None:
-    with pytest.raises(InvalidArgument, match=says):
+def test_bad_bursts_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         Bursts(**{"factor": 2.0, "mean_s": 0.2, "share": 0.2, **change})

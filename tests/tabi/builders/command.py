@@ -1,4 +1,4 @@
-"""`tidal build` as a person calls it, within this process."""
+"""`tidal build` with the arguments of a command line, run in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidal_builders.commands.build import build
 
 
 class Done(NamedTuple):
-    """Exit code and what was printed."""
+    """Exit code, standard output and standard error."""
 
     code: int
     stdout: str

@@ -15,19 +15,20 @@ import yaml
 
 from testing.models import make_tiny_classifier
 from tests.tabi.builders.command import Done, tidal_build
-from tidal.text.words import EncodedWords
+from tests.tabi.builders.toy import tokenizer_of
+from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.tabi import search
 from tidal_builders.tabi.collect import LevelRunner
 from tidal_builders.texts import make_texts
 
 LABELS = ("negative", "neutral", "positive")
-# Small and fast to build; what is measured on them means nothing.
+# Small and fast to build; their latencies are not representative.
 RUNTIMES = {"lengths": [16, 64], "form": "dynamic", "max_batch": 1, "threads": 1, "contexts": 1}
 RATED_COLUMNS = {"text": "one", "pair": "two", "label": "score"}
 
 
 class Built(NamedTuple):
-    """A spec, the repository with what it describes, and what the command said. Not to be changed; see `copied`."""
+    """A spec, the repository with what it describes, and the command's result. Read-only: see `copied`."""
 
     spec: Path
     repository: Path
@@ -42,8 +43,8 @@ def pinned_code() -> Iterator[None]:
         yield
 
 
-# Of a module, not of the session: builders of other folders are tested in the same process. What is built for the whole
-# session pins the code itself.
+# Per module, not per session: the same process tests builders of other folders. Fixtures of session scope pin the
+# code themselves.
 @pytest.fixture(scope="module", autouse=True)
 def _pinned() -> Iterator[None]:
     with pinned_code():
@@ -52,7 +53,7 @@ def _pinned() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with the models `small` and `large`, whose labels stand in another order."""
+    """Folder with the models `small` and `large`, which have their labels in different orders."""
     folder = tmp_path_factory.mktemp("models")
     make_tiny_classifier(folder / "small", layers=1, hidden=32, labels=LABELS, max_position=64)
     make_tiny_classifier(folder / "large", layers=2, hidden=64, labels=LABELS[::-1], max_position=64, seed=1)
@@ -61,14 +62,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def texts() -> list[str]:
-    """Some of them the same, and one longer than any model reads."""
+    """Short texts, two of which are the same, and one longer than any model's input."""
     made = make_texts(118, seed=3)
     return [*made, made[0], " ".join(made[:30])]
 
 
 @pytest.fixture(scope="session")
 def labelled(models: Path, texts: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The large model's answers as the truth."""
+    """A labelled file whose labels are the answers of the large model."""
     path = tmp_path_factory.mktemp("data") / "labelled.tsv"
     answers = answers_of(models / "large", texts)
     path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in zip(texts, answers, strict=True)))
@@ -76,7 +77,7 @@ def labelled(models: Path, texts: list[str], tmp_path_factory: pytest.TempPathFa
 
 
 def answers_of(model: Path, texts: list[str]) -> list[str]:
-    """Labels that the source model itself gives."""
+    """Labels that the source model gives to texts."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -88,7 +89,7 @@ def answers_of(model: Path, texts: list[str]) -> list[str]:
 
 
 def values_of(model: Path, queries: Sequence[tuple[str, ...]]) -> list[float]:
-    """Values that the source model, a regression, itself gives to texts or pairs of them."""
+    """Values that the source model, a regression, gives to texts or pairs of texts."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -102,7 +103,7 @@ def write_spec(path: Path, models: Path, data: Path, **fields: object) -> Path:
     """Write a spec of the two models; fields given replace its own."""
     levels = [{"name": name, "model": str(models / name)} for name in ("small", "large")]
     content = {"kind": "tabi", "name": "reviews", "levels": levels, "data": str(data), "runtimes": RUNTIMES}
-    # What the server adds is measured by the tests that are about it: it takes a server for each build.
+    # Measuring the overhead of serving takes a server per build; only the tests of that measurement do it.
     content["latencies"] = "engines"
     path.write_text(yaml.safe_dump({**content, "target": {"accuracy": 0.9}, **fields}))
     return path
@@ -110,7 +111,7 @@ def write_spec(path: Path, models: Path, data: Path, **fields: object) -> Path:
 
 @contextmanager
 def steady_latencies() -> Iterator[None]:
-    """The small level takes a fifth of the large one's time: on a busy machine the search would find anything."""
+    """Let the small level take a fifth of the large one's time: measured times on a busy machine vary too much."""
     once = LevelRunner._run_one
 
     def steady(self: LevelRunner, query: EncodedWords) -> Any:
@@ -124,7 +125,7 @@ def steady_latencies() -> Iterator[None]:
 
 @contextmanager
 def short_search() -> Iterator[None]:
-    """A search of few candidates, where none is asked for."""
+    """Reduce the search to few candidates, for tests that need any cascade."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("CUTOFFS", "SLOPES", "SCALES"):
             patch.setattr(search, name, getattr(search, name)[1:2])
@@ -143,7 +144,7 @@ def built(models: Path, labelled: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="session")
 def rated(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A cascade of two regressions over pairs; the large model's values are the truth."""
+    """A cascade of two regressions over pairs; its labels are the values of the large model."""
     folder = tmp_path_factory.mktemp("rated")
     models = folder / "models"
     make_tiny_classifier(models / "small", layers=1, hidden=32, labels=["score"], max_position=64)
@@ -160,9 +161,15 @@ def rated(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(spec, folder / "repository", done)
 
 
+@pytest.fixture(scope="session")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> WordTokenizer:
+    """The tokenizer of `toy.Toy`."""
+    return tokenizer_of(tmp_path_factory.mktemp("tokenizer"))
+
+
 @pytest.fixture
 def copied(built: Built, tmp_path: Path) -> Built:
-    """A copy to be changed."""
+    """A copy that the test may change."""
     shutil.copytree(built.repository, tmp_path / "repository")
     shutil.copyfile(built.spec, tmp_path / "reviews.yaml")
     return Built(tmp_path / "reviews.yaml", tmp_path / "repository", built.done)
@@ -170,10 +177,10 @@ def copied(built: Built, tmp_path: Path) -> Built:
 
 @pytest.fixture
 def no_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail where a level is run or built."""
+    """Fail the test if a level is run or built."""
 
     def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a model was to run")
+        raise AssertionError("a model was run or built")
 
     monkeypatch.setattr("tidal_builders.tabi.collect.open_model", refuse)
     monkeypatch.setattr("tidal_builders.arlo.build.ArloStages", refuse)

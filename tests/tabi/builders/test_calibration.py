@@ -43,7 +43,7 @@ def test_the_temperature_is_the_best_of_a_fine_grid(true: float, classes: int) -
     assert _loss(logits, truth, fitted) <= min(_loss(logits, truth, each) for each in (best, true, 1.0)) + 1e-9
 
 
-def test_the_temperature_is_found_again_that_labels_were_drawn_at() -> None:
+def test_the_temperature_that_labels_were_drawn_at_is_recovered() -> None:
     generator = np.random.default_rng(0)
     logits = generator.normal(scale=5, size=(30_000, 4)).astype(np.float32)
     assert fit_temperature(logits, _drawn(generator, logits, 3.0)) == pytest.approx(3.0, rel=0.05)
@@ -79,7 +79,7 @@ def _parted(generator: np.random.Generator, truth: np.ndarray) -> LabelledData:
     return LabelledData((("text",),) * len(truth), truth, generator.integers(0, 3, len(truth)).astype(np.int8))
 
 
-def test_a_level_that_is_too_sure_is_calibrated_on_one_part_and_measured_on_another() -> None:
+def test_an_overconfident_level_is_calibrated_on_one_part_and_measured_on_another() -> None:
     generator = np.random.default_rng(2)
     logits = generator.normal(scale=6, size=(9000, 3)).astype(np.float32)
     data = _parted(generator, _drawn(generator, logits, 4.0))
@@ -104,7 +104,7 @@ def test_a_level_that_is_too_sure_is_calibrated_on_one_part_and_measured_on_anot
     assert calibrate(logits, LabelledData(data.texts, only_selection, data.part), None).calibration == found.calibration
 
 
-def test_a_regression_knows_where_it_is_unsure() -> None:
+def test_the_confidence_of_a_regression_follows_the_noise() -> None:
     generator = np.random.default_rng(3)
     values = generator.uniform(0, 10, 20_000)
     truth = values + generator.normal(size=len(values)) * (0.2 + 0.1 * values)
@@ -119,7 +119,7 @@ def test_a_regression_knows_where_it_is_unsure() -> None:
 
 
 def test_recalibration_repairs_a_forecast_of_the_wrong_shape() -> None:
-    # Mostly tiny errors and some large ones: a normal forecast of that deviation is not sure enough.
+    # Mostly tiny errors and some large ones: a normal forecast of that deviation is underconfident.
     generator = np.random.default_rng(4)
     values = generator.normal(size=12_000)
     truth = values + generator.normal(size=len(values)) * generator.choice([0.05, 1.0], len(values), p=(0.9, 0.1))

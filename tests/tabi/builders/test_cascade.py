@@ -37,7 +37,7 @@ def change(spec: Path, **fields: Any) -> None:
     spec.write_text(yaml.safe_dump({**yaml.safe_load(spec.read_text()), **fields}))
 
 
-def test_the_version_says_what_was_measured(built: Built, labelled: Path) -> None:
+def test_the_manifest_contains_the_measurements(built: Built, labelled: Path) -> None:
     manifest = manifest_of(built.repository)
     manifest.check_files(built.repository / "reviews/1")
     assert (manifest.task, manifest.pairs, manifest.metric, manifest.labels) == (
@@ -51,7 +51,7 @@ def test_the_version_says_what_was_measured(built: Built, labelled: Path) -> Non
     small, large = manifest.levels
     assert (small.model, small.version, small.attention, small.order) == ("reviews_small", 1, True, None)
     assert (large.model, large.version, large.attention, large.order) == ("reviews_large", 1, False, (2, 1, 0))
-    # The truth is what the large model answers: it is always right, if its labels are taken in the right order.
+    # The labels are the answers of the large model: it is always right, unless its classes are in the wrong order.
     assert large.score == pytest.approx(1.0)
     assert small.score < 0.9
     for level in manifest.levels:
@@ -69,7 +69,7 @@ def test_levels_with_the_same_tokenizer_share_its_file(built: Built) -> None:
     assert [level.tokenizer.file for level in manifest_of(built.repository).levels] == ["tokenizers/small.json"] * 2
 
 
-def test_levels_are_models_of_their_own(built: Built) -> None:
+def test_each_level_is_published_as_a_model(built: Built) -> None:
     for name, outputs in (("small", ["attention_received"]), ("large", [])):
         manifest = load_arlo_manifest(built.repository / f"reviews_{name}" / "1")
         assert [output.name for output in manifest.extra_outputs] == outputs
@@ -79,10 +79,10 @@ def test_levels_are_models_of_their_own(built: Built) -> None:
     assert load_arlo_manifest(built.repository / "reviews_large/1").labels == LABELS[::-1]
 
 
-def test_the_config_declares_what_the_backend_gives(built: Built) -> None:
+def test_the_config_declares_the_outputs_of_the_backend(built: Built) -> None:
     config = read_config(built.repository / "reviews")
     assert config["backend"] == "tabi"
-    # What a client may make data for by itself: neither a second text, which is refused, nor anything optional.
+    # Load generators send every declared input: neither a second text, which is refused, nor an optional one.
     assert [each["name"] for each in config["input"]] == ["text_input"]
     assert "optional" not in config["input"][0]
     assert {each["name"] for each in config["output"]} == {
@@ -95,7 +95,7 @@ def test_the_config_declares_what_the_backend_gives(built: Built) -> None:
     }
 
 
-def test_what_the_command_prints(built: Built) -> None:
+def test_the_command_prints_levels_and_candidates(built: Built) -> None:
     for word in (
         "small+large c=",
         "before",
@@ -104,12 +104,12 @@ def test_what_the_command_prints(built: Built) -> None:
         "reviews: version 1 pub",
     ):
         assert word in built.done.stdout
-    # Nobody sees it on a terminal: no cell is cut off or broken.
+    # Without a terminal no cell is truncated or wrapped.
     lines, names = built.done.stdout.splitlines(), {each.name for each in manifest_of(built.repository).candidates}
     shown = next(int(line.split()[0]) for line in lines if " candidates, kept of " in line)
     whole = [line for line in lines if line[2:].split("  ")[0] in names and len(line.split()) >= 7]
     assert len(whole) == shown
-    assert max(map(len, whole)) > 60  # columns that the environment names
+    assert max(map(len, whole)) > 60  # COLUMNS of the environment
     assert sum(line.startswith("* ") for line in whole) == 1
     for stage in ("small: compile", "large: verify", "run the levels", "search candidates"):
         assert f"reviews: {stage}" in built.done.stderr
@@ -139,7 +139,7 @@ def test_a_second_run_does_nothing(built: Built) -> None:
 
 
 @pytest.mark.usefixtures("no_model_runs")
-def test_another_target_chooses_again_and_runs_no_model(copied: Built) -> None:
+def test_another_target_selects_again_and_runs_no_model(copied: Built) -> None:
     first = manifest_of(copied.repository)
     done = tidal_build(copied.spec, "--repository", copied.repository, "--target-accuracy", "0.01")
     assert done.code == 0, done.stderr
@@ -148,7 +148,7 @@ def test_another_target_chooses_again_and_runs_no_model(copied: Built) -> None:
     assert (second.target, second.candidates) == (Target(accuracy=0.01), first.candidates)
     fastest = min(second.candidates, key=lambda each: each.selection.latency.mean)
     assert second.candidates[second.chosen] == fastest
-    # The file's own target again.
+    # Without the option, the target of the file applies again.
     assert tidal_build(copied.spec, "--repository", copied.repository).code == 0
     assert manifest_of(copied.repository).chosen == first.chosen
     assert ModelEntry(copied.repository / "reviews").versions() == [1, 2, 3]
@@ -156,11 +156,11 @@ def test_another_target_chooses_again_and_runs_no_model(copied: Built) -> None:
 
 
 @pytest.mark.usefixtures("no_model_runs")
-def test_a_target_that_nothing_meets(copied: Built) -> None:
+def test_a_target_that_no_candidate_meets(copied: Built) -> None:
     done = tidal_build(copied.spec, "--repository", copied.repository, "--target-latency-ms", "0.0001")
     assert done.code == 3
     assert "reviews: not published: no candidate has a mean latency of 0.0001 ms; the fastest is 'small'" in done.stdout
-    # What there is instead: the levels, candidates, and what can be asked for.
+    # The command prints the levels, the closest candidates, and the targets that are possible.
     manifest = manifest_of(copied.repository)
     for level in manifest.levels:
         assert any(
@@ -204,7 +204,7 @@ def test_a_target_relative_to_the_large_level(copied: Built) -> None:
     assert tidal_build(copied.spec, "--repository", copied.repository, "--check").code == 0
 
 
-def test_few_rows_for_many_candidates_are_warned_of(built: Built) -> None:
+def test_few_rows_for_many_candidates_cause_a_warning(built: Built) -> None:
     manifest = manifest_of(built.repository)
     report = SearchReport.model_validate_json((built.repository / "reviews/1/report/report.json").read_bytes())
     (warning,) = manifest.warnings
@@ -213,16 +213,16 @@ def test_few_rows_for_many_candidates_are_warned_of(built: Built) -> None:
     assert f"reviews: warning: {warning}" in built.done.stdout
 
 
-def test_why_temperatures_are_what_they_are(built: Built) -> None:
+def test_the_choice_of_a_temperature_is_explained(built: Built) -> None:
     manifest = manifest_of(built.repository)
     for level in manifest.levels:
         assert level.calibration.choice is not None
         assert level.calibration.choice.queries == manifest.rows["calibration"] < 50
         assert level.calibration.temperature == 1
-        said = (
+        message = (
             f"reviews: {level.name}: T = 1: {manifest.rows['calibration']} queries of the calibration part are too few"
         )
-        assert said in built.done.stdout
+        assert message in built.done.stdout
 
 
 @pytest.mark.usefixtures("no_model_runs")
@@ -247,7 +247,7 @@ def test_targets_on_the_command_line(built: Built, tmp_path: Path, models: Path)
     assert "both build a model 'reviews_small'" in clash.stderr
 
 
-def test_a_changed_level_alone_is_built_and_run(
+def test_only_a_changed_level_is_built_and_run(
     copied: Built, monkeypatch: pytest.MonkeyPatch, texts: list[str]
 ) -> None:
     opened: list[str] = []
@@ -270,7 +270,7 @@ def test_a_changed_level_alone_is_built_and_run(
         assert tidal_build(copied.spec, "--repository", copied.repository).code == 0
     manifest = manifest_of(copied.repository)
     assert {level.model: level.version for level in manifest.levels} == {"reviews_small": 2, "reviews_large": 1}
-    # The large one read what pruning by the same attention leaves before.
+    # The large level has run on the same pruned texts before: the attention is unchanged.
     assert opened == ["reviews_small"]
     assert named_versions(ModelEntry(copied.repository / "reviews"), "reviews_small") == {1, 2}
 
@@ -286,7 +286,7 @@ def test_a_changed_level_alone_is_built_and_run(
         ({"parts": {"calibration": 0.01, "selection": 0.01, "report": 0.98}}, "gives the calibration part"),
     ],
 )
-def test_what_cannot_be_built_is_an_error(copied: Built, fields: dict[str, object], message: str) -> None:
+def test_a_spec_that_cannot_be_built_is_an_error(copied: Built, fields: dict[str, object], message: str) -> None:
     change(copied.spec, **fields)
     done = tidal_build(copied.spec, "--repository", copied.repository)
     assert done.code == 2
@@ -294,7 +294,7 @@ def test_what_cannot_be_built_is_an_error(copied: Built, fields: dict[str, objec
         raise InvalidArgument(done.stderr)
 
 
-def test_a_level_that_cannot_be_built_is_named(models: Path, labelled: Path, tmp_path: Path) -> None:
+def test_the_error_of_a_level_names_it(models: Path, labelled: Path, tmp_path: Path) -> None:
     shutil.copytree(models / "small", tmp_path / "models/small")
     shutil.copytree(models / "large", tmp_path / "models/large")
     spec = write_spec(tmp_path / "reviews.yaml", tmp_path / "models", labelled)
@@ -305,7 +305,7 @@ def test_a_level_that_cannot_be_built_is_named(models: Path, labelled: Path, tmp
     assert not ModelEntry(tmp_path / "r/reviews").versions()
 
 
-def test_bad_data_is_found_before_anything_is_built(models: Path, tmp_path: Path) -> None:
+def test_invalid_data_is_detected_before_the_build(models: Path, tmp_path: Path) -> None:
     (tmp_path / "labelled.tsv").write_text("text\tlabel\n" + "good film\tpositive\n" * 50 + "bad film\tawful\n")
     spec = write_spec(tmp_path / "reviews.yaml", models, tmp_path / "labelled.tsv")
     done = tidal_build(spec, "--repository", tmp_path / "r")
@@ -314,7 +314,9 @@ def test_bad_data_is_found_before_anything_is_built(models: Path, tmp_path: Path
     assert not [path for path in (tmp_path / "r").iterdir() if ModelEntry(path).versions()]
 
 
-def test_levels_answer_like_their_source_models(built: Built, models: Path, texts: list[str], tmp_path: Path) -> None:
+def test_levels_give_the_answers_of_their_source_models(
+    built: Built, models: Path, texts: list[str], tmp_path: Path
+) -> None:
     work = Workspace(tmp_path / "work")
     orders = (None, (2, 1, 0))
     runners = [
@@ -346,7 +348,7 @@ def test_answers_are_read_from_the_workspace(built: Built, texts: list[str]) -> 
     assert len(outputs.logits) == len(texts)
 
 
-def test_a_version_that_a_cascade_names_stays(tmp_path: Path) -> None:
+def test_a_version_that_a_cascade_names_is_kept(tmp_path: Path) -> None:
     entry = ModelEntry(tmp_path / "reviews_small")
     for _ in range(5):
         entry.publish(entry.new_staging(), needed={1})

@@ -34,7 +34,7 @@ def test_labels_by_name_and_by_number() -> None:
         (["0", "1.0"], "line 3: unknown label '1.0'"),
     ],
 )
-def test_an_unknown_label_is_named_by_its_line(labels: list[str], message: str) -> None:
+def test_the_error_of_an_unknown_label_names_its_line(labels: list[str], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         label_numbers(rows(labels), ("bad", "good"))
 
@@ -50,7 +50,7 @@ def test_values_of_a_regression() -> None:
         regression_values(rows(["3", "3.0"]))
 
 
-def test_every_label_is_split_by_the_shares() -> None:
+def test_the_rows_of_each_label_are_split_by_the_shares() -> None:
     labels = np.repeat(np.arange(5), [400, 200, 100, 40, 8])
     texts = [(f"text {number}",) for number in range(len(labels))]
     part = split(texts, labels, Parts(calibration=0.2, selection=0.3, report=0.5))

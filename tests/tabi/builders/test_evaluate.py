@@ -24,7 +24,7 @@ REGRESSION = RegressionCalibration(
 def _chain(
     depth: int, count: int, *, metric: Metric = "accuracy", classes: int = 3, seed: int = 0
 ) -> tuple[LevelChain, list[LevelOutputs], list[Calibration], np.ndarray]:
-    """Levels of random outputs, the later the better and the slower."""
+    """Levels of random outputs, each better and slower than the one before."""
     generator = np.random.default_rng(seed)
     if metric == "accuracy":
         truth = generator.integers(0, classes, count)
@@ -57,7 +57,7 @@ def test_figures_are_the_expectation_over_every_possible_route(metric: Metric) -
     chain, outputs, calibrations, truth = _chain(depth, count, metric=metric, seed=4)
     weights: tuple[Weights, ...] = ((1.0,), (0.3, 0.7), (0.2, 0.2, 0.6))
     cutoff, slope = 0.5, 3.0
-    goes_on = [
+    escalates = [
         reroute_probability(confidence(calibration, each.logits), cutoff, slope)
         for calibration, each in zip(calibrations, outputs, strict=True)
     ]
@@ -68,9 +68,9 @@ def test_figures_are_the_expectation_over_every_possible_route(metric: Metric) -
         returned = np.bincount(route, minlength=depth) / count
         for query, last in enumerate(route):
             for level in range(last):
-                chance *= goes_on[level][query]
+                chance *= escalates[level][query]
             if last < depth - 1:
-                chance *= 1 - goes_on[last][query]
+                chance *= 1 - escalates[last][query]
             elapsed += sum(outputs[level].latency_ms[query] for level in range(last + 1))
             logits = [outputs[level].logits[query].astype(np.float64) for level in range(last + 1)]
             if metric == "accuracy":
@@ -91,7 +91,7 @@ def test_figures_are_the_expectation_over_every_possible_route(metric: Metric) -
 
 
 @pytest.mark.parametrize(("metric", "depth"), [("accuracy", 2), ("accuracy", 3), ("pearson", 2), ("spearman", 3)])
-def test_figures_are_what_routes_of_the_server_come_to(metric: Metric, depth: int) -> None:
+def test_figures_are_the_means_of_routes_of_the_server(metric: Metric, depth: int) -> None:
     count, versions = 150, 80
     chain, outputs, calibrations, truth = _chain(depth, count, metric=metric)
     weights = _even(depth)
@@ -121,8 +121,8 @@ def test_figures_are_what_routes_of_the_server_come_to(metric: Metric, depth: in
         assert getattr(found.latency, name) == pytest.approx(np.percentile(elapsed, share), rel=0.06), name
 
 
-def test_the_pruned_share_counts_only_what_re_routed_queries_lost() -> None:
-    # Of two queries one always goes on; it loses 3 of its 10 words, then 2 more.
+def test_the_pruned_share_counts_only_words_of_escalated_queries() -> None:
+    # One of two queries always escalates; 3 of its 10 words are pruned, then 2 more.
     sure, unsure = np.log([0.999, 0.001]), np.log([0.5, 0.5])
     outputs = [LevelOutputs(np.array([sure, unsure], np.float32), None, np.ones(2)) for _ in range(3)]
     chain = LevelChain(
@@ -180,7 +180,7 @@ def test_weighted_scores_are_those_of_repeated_answers(rows: list[tuple[int, int
 
 @given(st.integers(0, 50), st.integers(2, 4), st.floats(0.01, 0.999999), st.floats(0.1, 60))
 @settings(deadline=None, max_examples=40)
-def test_what_holds_for_any_cutoff_and_slope(seed: int, depth: int, cutoff: float, slope: float) -> None:
+def test_invariants_for_any_cutoff_and_slope(seed: int, depth: int, cutoff: float, slope: float) -> None:
     chain, outputs, calibrations, _ = _chain(depth, 30, seed=seed)
     reach = chain.reach(cutoff, slope)
     assert (reach[0] == 1).all()
@@ -206,8 +206,8 @@ def test_a_cutoff_near_1_returns_nothing_early() -> None:
     assert chain.expected(chain.reach(1 - 1e-9, 10.0), _even(2)).returned == pytest.approx((0, 1))
 
 
-def test_weights_follow_the_accuracy_on_what_is_re_routed() -> None:
-    # The first level is right about the two queries that it keeps, and about one in four of those that go on.
+def test_weights_follow_the_accuracy_on_escalated_queries() -> None:
+    # The first level is right about both queries that return early, and about one of four that escalate.
     sure, unsure = [9.0, 0.0], [0.1, 0.0]
     truth = np.array([0, 0, 0, 1, 1, 1])
     first = LevelOutputs(np.array([sure, sure, unsure, unsure, unsure, unsure], np.float32), None, np.ones(6))
@@ -261,7 +261,7 @@ def test_tuned_weights_are_the_best_there_are(metric: Metric, depth: int) -> Non
         assert mine == pytest.approx(min(distance), abs=1e-9)
 
 
-def test_levels_that_are_never_right_weigh_the_same() -> None:
+def test_levels_that_are_never_right_have_equal_weights() -> None:
     chain, *_ = _chain(2, 10, metric="r2", seed=1)
     worse = LevelChain(
         [LevelOutputs(np.full((10, 1), 1e3, np.float32), None, np.ones(10))] * 2,
@@ -274,7 +274,7 @@ def test_levels_that_are_never_right_weigh_the_same() -> None:
     assert by_accuracy(worse, np.ones((2, 10))) == ((1.0,), (0.5, 0.5))
 
 
-def test_a_single_level_is_what_it_is() -> None:
+def test_figures_of_a_single_level_are_its_own() -> None:
     chain, outputs, _, truth = _chain(1, 40)
     found: Expected = chain.expected(chain.reach(None, None), ((1.0,),))
     assert found.score == pytest.approx((outputs[0].logits.argmax(axis=1) == truth).mean())

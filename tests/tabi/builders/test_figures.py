@@ -64,7 +64,7 @@ def test_tables_show_levels_and_candidates(report: SearchReport) -> None:
     assert "weights after 2 levels " + " ".join(f"{each:.2f}" for each in chosen.weights[1]) in candidates
 
 
-def test_the_chosen_one_stands_out_among_few(report: SearchReport) -> None:
+def test_the_table_shows_few_candidates_and_highlights_the_chosen(report: SearchReport) -> None:
     assert report.chosen is not None
     table = candidate_table(report)
     names = [cell[2:] for cell in table.columns[0].cells]
@@ -72,12 +72,12 @@ def test_the_chosen_one_stands_out_among_few(report: SearchReport) -> None:
     assert bold == [report.candidates[report.chosen].name]
     assert len(names) <= 12 < len(report.candidates)
     assert {"level0", "level1"} <= set(names)
-    # What the other way to weigh the levels' answers gives, beside the chosen one.
+    # Both ways to weigh the answers of levels are shown.
     assert {each.weighting for each in report.candidates if each.name in names} == {None, "accuracy", "tuned"}
 
 
 @pytest.mark.parametrize("width", [80, 100, 10_000])
-def test_no_cell_is_cut_off(report: SearchReport, width: int) -> None:
+def test_no_cell_is_truncated(report: SearchReport, width: int) -> None:
     for table in (level_table(report), candidate_table(report)):
         shown = _shown(table, width)
         assert "…" not in shown
@@ -87,7 +87,7 @@ def test_no_cell_is_cut_off(report: SearchReport, width: int) -> None:
     assert all(any(each.startswith(str(name)) for each in lines) for name in candidate_table(report).columns[0].cells)
 
 
-def test_the_front_is_what_nothing_beats(report: SearchReport) -> None:
+def test_the_front_holds_exactly_the_undominated_candidates(report: SearchReport) -> None:
     figures = [(each.selection.score, each.selection.latency.mean) for each in report.candidates]
     expected = [
         number
@@ -100,7 +100,7 @@ def test_the_front_is_what_nothing_beats(report: SearchReport) -> None:
 
 
 @pytest.mark.parametrize("target", [Target(accuracy=0.8), Target(latency_ms=3.0), Target(escalation_rate=0.5)])
-def test_pictures_are_drawn(report: SearchReport, target: Target, tmp_path: Path) -> None:
+def test_plots_are_written(report: SearchReport, target: Target, tmp_path: Path) -> None:
     report = report.model_copy(update={"target": target})
     plot_candidates(report, tmp_path / "candidates.png")
     plot_reliability(report, tmp_path / "reliability.png")
@@ -108,7 +108,7 @@ def test_pictures_are_drawn(report: SearchReport, target: Target, tmp_path: Path
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_regression_is_shown_too(tmp_path: Path) -> None:
+def test_tables_and_plots_of_a_regression(tmp_path: Path) -> None:
     report = _report(tmp_path, "pearson")
     assert SearchReport.model_validate_json(report.model_dump_json()) == report
     assert "pearson" in _shown(level_table(report))

@@ -1,5 +1,5 @@
-"""Built cascades on a real server: three levels, of which one reads differently and one is partitioned, and regressions
-over pairs; each query's way held against the one that levels in this process give."""
+"""Built cascades on a real server: three levels, of which one has another tokenizer and one is partitioned, and
+regressions over pairs; each query's route is compared with the one computed in this process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.server
 
 MAX_LENGTH = 64
 _MADE = make_texts(400, seed=11)
-# Whole for all levels, even where each letter is a token.
+# Short enough for all levels, even if each letter is a token.
 TEXTS = [(text,) for text in _MADE if len(text) <= MAX_LENGTH - 2][:60]
 PAIRS = list(zip(_MADE[:60], _MADE[60:120], strict=True))
 SCORE = "score"
@@ -43,29 +43,29 @@ PARTITIONED = {"placement": "partitioned", "form": "static", "slo_ms": 2000}
 Queries = Sequence[tuple[str, ...]]
 
 
-def read_differently(model: Path) -> None:
-    """Give a model's tokenizer fewer whole words and other numbers, so that it reads more tokens of a text."""
+def change_tokenizer(model: Path) -> None:
+    """Remove words of a model's tokenizer and reverse its ids, so that a text has other and more tokens."""
     file = model / "tokenizer.json"
     content = json.loads(file.read_text())
     ids = content["model"]["vocab"]
     pieces = [piece for piece in ids if not piece.startswith("[")]
-    turned = dict(zip(pieces, [ids[piece] for piece in reversed(pieces)], strict=True))
+    reversed_ids = dict(zip(pieces, [ids[piece] for piece in reversed(pieces)], strict=True))
     words = [piece for piece in pieces if len(piece) > 2 and not piece.startswith("##")]
-    gone = set(random.Random(0).sample(words, len(words) // 2))
-    content["model"]["vocab"] = {piece: turned.get(piece, ids[piece]) for piece in ids if piece not in gone}
+    removed = set(random.Random(0).sample(words, len(words) // 2))
+    content["model"]["vocab"] = {piece: reversed_ids.get(piece, ids[piece]) for piece in ids if piece not in removed}
     file.write_text(json.dumps(content))
 
 
 @dataclass(frozen=True)
 class Cascade:
-    """A cascade with one candidate, its levels in this process, and what it is asked."""
+    """A cascade with one candidate, its levels in this process, and its queries."""
 
     manifest: TabiManifest
     levels: list[OpenLevel]
     queries: Queries
 
     def routes(self) -> list[RoutedAnswer]:
-        """The ways of the queries, without a server."""
+        """The routes of the queries, computed without a server."""
         return [
             route_offline(self.manifest, self.levels, 1, query, f"q{number}", 0)
             for number, query in enumerate(self.queries)
@@ -73,9 +73,9 @@ class Cascade:
 
 
 def publish(source: Path, repository: Path, name: str, queries: Queries, config: str = "") -> Cascade:
-    """Version 1 of a built cascade in a repository with its levels, under a name.
+    """Publish version 1 of a built cascade under another name, in a repository with its levels.
 
-    Its only candidate has all levels in turn, and at each of them about half of the queries go on.
+    Its only candidate has all levels; about half of the queries escalate at each of them.
     """
     manifest = load_tabi_manifest(source / "1")
     levels = [OpenLevel(repository / level.model / str(level.version), level.order) for level in manifest.levels]
@@ -95,10 +95,10 @@ def publish(source: Path, repository: Path, name: str, queries: Queries, config:
 
 @pytest.fixture(scope="module")
 def repository(models: Path, labelled: Path, rated: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Levels of `rated`, and of a cascade with three, of which `middle` has a tokenizer of its own."""
+    """Levels of `rated`, and of a cascade of three, of which `middle` has another tokenizer."""
     folder = tmp_path_factory.mktemp("kinds")
     middle = make_tiny_classifier(folder / "middle", layers=1, labels=LABELS, max_position=MAX_LENGTH, seed=2)
-    read_differently(middle)
+    change_tokenizer(middle)
     levels = [
         {"name": "small", "model": str(models / "small")},
         {"name": "middle", "model": str(middle)},
@@ -109,7 +109,7 @@ def repository(models: Path, labelled: Path, rated: Built, tmp_path_factory: pyt
         done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     shutil.copytree(rated.repository, folder / "repository", dirs_exist_ok=True)
-    # A level on its own, with a configuration that declares the outputs of a classifier.
+    # A level as a separate model, with a configuration that declares the outputs of a classifier.
     score = folder / "repository" / SCORE
     shutil.copytree(folder / "repository/reviews_small", score)
     (score / "config.pbtxt").write_text(f'name: "{SCORE}"\nbackend: "arlo"\n')
@@ -119,11 +119,11 @@ def repository(models: Path, labelled: Path, rated: Built, tmp_path_factory: pyt
 @pytest.fixture(scope="module")
 def served(repository: Path) -> dict[str, Cascade]:
     classes, apart = repository / "classes", parameter("levels", "models")
-    cut = parameter("truncate", "true")  # not all pairs fit
+    truncate = parameter("truncate", "true")  # not all pairs fit
     return {
         "three": publish(classes, repository, "three", TEXTS),
         "apart": publish(classes, repository, "apart", TEXTS, apart),
-        "values": publish(repository / "reviews", repository, "values", PAIRS, cut),
+        "values": publish(repository / "reviews", repository, "values", PAIRS, truncate),
     }
 
 
@@ -155,7 +155,7 @@ def ask(url: str, model: str, queries: Queries) -> list[dict[str, Any]]:
         return list(pool.map(one, range(len(queries))))
 
 
-def test_the_levels_are_what_they_are_to_be(repository: Path, served: dict[str, Cascade]) -> None:
+def test_levels_have_the_specified_tokenizers_and_placements(repository: Path, served: dict[str, Cascade]) -> None:
     cascade = served["three"]
     levels = {level.name: level for level in cascade.manifest.levels}
     assert levels["small"].tokenizer.file == levels["large"].tokenizer.file != levels["middle"].tokenizer.file
@@ -166,7 +166,7 @@ def test_the_levels_are_what_they_are_to_be(repository: Path, served: dict[str, 
     assert len({len(level.read(TEXTS[0]).ids) for level in cascade.levels}) == 2
 
 
-def test_a_score_is_given_without_a_label(url: str) -> None:
+def test_a_regression_returns_a_score_without_a_label(url: str) -> None:
     texts = {"text_input": np.array([[b"good film"]], object), "text_pair": np.array([[b"good movie"]], object)}
     with Client(url) as client:
         assert client.infer(SCORE, texts, outputs=["logits"])["logits"].shape == (1, 1)

@@ -1,4 +1,4 @@
-"""Which class of one level is which of another."""
+"""Matching the classes of levels by their names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_classes_of_a_source_model(tmp_path: Path) -> None:
     assert read_classes("small", config(tmp_path, id2label={"0": "x", "1": "y"}), ("no", "yes")).names == ("no", "yes")
 
 
-def test_what_is_no_classifier_for_a_cascade(tmp_path: Path) -> None:
+def test_models_that_a_cascade_cannot_use_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"level 'small': .*config.json cannot be read"):
         read_classes("small", tmp_path, None)
     with pytest.raises(InvalidArgument, match="level 'small': field 'labels' has 3 names, but the model has 2 classes"):
@@ -49,7 +49,7 @@ def test_classes_are_matched_by_their_names() -> None:
     assert given.names_of(0) == ("b", "a", "c")
 
 
-def test_models_that_number_their_labels_take_the_given_names_in_turn() -> None:
+def test_models_with_numbered_labels_take_the_given_names_in_order() -> None:
     numbered = LevelClasses("small", ("LABEL_0", "LABEL_1"))
     assert agree_labels([numbered, numbered], None).labels == ("LABEL_0", "LABEL_1")
     found = agree_labels([numbered, LevelClasses("large", ("yes", "no"))], ("no", "yes"))
@@ -77,7 +77,7 @@ def test_regressions_have_no_labels() -> None:
         ((("a", "a"), ("a", "a")), None, "level 'l0': its labels must differ"),
     ],
 )
-def test_levels_that_do_not_agree(
+def test_levels_of_different_classes_are_refused(
     names: tuple[tuple[str, ...], ...], labels: tuple[str, ...] | None, message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):

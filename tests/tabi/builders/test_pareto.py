@@ -26,7 +26,7 @@ def _found(score: float, mean: float, returned: float, weighting: str = "accurac
     )
 )
 @settings(deadline=None)
-def test_what_is_dropped_costs_no_target_anything(every: list[Configuration]) -> None:
+def test_thinning_out_worsens_the_choice_for_no_target(every: list[Configuration]) -> None:
     kept = thin_out(every)
     assert all(each in every for each in kept)
     for weighting in {each.weighting for each in every}:
@@ -56,10 +56,10 @@ def _fields(found: Configuration) -> dict[str, object]:
     return {name: getattr(found, name) for name in names}
 
 
-def test_within_a_step_of_score_the_cheapest_stays_and_the_best_of_all() -> None:
+def test_the_cheapest_within_a_step_of_score_and_the_best_of_all_are_kept() -> None:
     best, cheap = _found(0.9208, 5.0, 0.2), _found(0.9202, 3.0, 0.6)  # in the same step
-    dear, cheaper = _found(0.9108, 2.5, 0.7), _found(0.9102, 2.0, 0.8)
+    costly, cheaper = _found(0.9108, 2.5, 0.7), _found(0.9102, 2.0, 0.8)
     worse = _found(0.9007, 2.1, 0.75)
-    assert thin_out([dear, worse, cheap, cheaper, best]) == [best, cheap, cheaper]
+    assert thin_out([costly, worse, cheap, cheaper, best]) == [best, cheap, cheaper]
     # Among equally good ones the cheapest is the best.
     assert thin_out([best, _found(0.9208, 4.0, 0.3)]) == [_found(0.9208, 4.0, 0.3)]

@@ -1,4 +1,4 @@
-"""A build of a cascade that is killed leaves complete versions only, and answers that the next one goes on with."""
+"""A killed build of a cascade leaves only complete versions, and answers that the next build reuses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ build_tabi(load_spec(spec), Path(sys.argv[2]), spec_file=spec, progress=report)
 
 
 class _Stop(BaseException):
-    """Ends a build within this process."""
+    """Ends a build in this process."""
 
 
 def _versions(repository: Path) -> dict[str, list[int]]:
@@ -51,7 +51,7 @@ def test_killed_again_and_again(
         assert subprocess.run(command, timeout=120, check=False).returncode == -signal.SIGKILL, stage
         assert _versions(repository) == {"reviews": [], "reviews_small": [1], "reviews_large": large}
 
-    # All levels have answered all queries: only what pruning leaves of them is new.
+    # All levels have answered all queries: only pruned queries are new.
     spec = load_spec(spec_file)
     assert isinstance(spec, TabiSpec)
     asked: list[str] = []
@@ -72,9 +72,9 @@ def test_killed_again_and_again(
     assert not set(asked) & set(texts)
     assert _versions(repository) == {"reviews": [], "reviews_small": [1], "reviews_large": [1]}
 
-    # All is known but for what was not written.
+    # All results are stored; only the publication is missing.
     def refuse(*_: object) -> None:
-        raise AssertionError("a query was to run")
+        raise AssertionError("a query was run")
 
     monkeypatch.setattr(LevelRunner, "_write_chunk", refuse)
     stages: list[str] = []

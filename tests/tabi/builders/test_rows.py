@@ -1,4 +1,4 @@
-"""Labelled files in every form, and what is said of bad ones."""
+"""Labelled files of every format, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_named_columns(tmp_path: Path) -> None:
     assert (rows.texts, rows.labels) == ((("who?", "he."),), ("2.5",))
 
 
-def test_lines_are_those_of_the_file(tmp_path: Path) -> None:
+def test_line_numbers_are_those_of_the_file(tmp_path: Path) -> None:
     rows = read_rows(write(tmp_path, "d.csv", 'text,label\n"two\nlines",a\n\nnext,b\n'), Columns())
     assert (rows.lines, rows.texts[0]) == ((2, 5), ("two\nlines",))
 
@@ -89,12 +89,12 @@ def test_compressed(tmp_path: Path) -> None:
         ("d.tsv", "text\tlabel\n" + " \t1\n" * 5, "line 2: .*line 3: .*line 4: [^;]*; and 2 more"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_line(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_errors_name_the_line(tmp_path: Path, name: str, content: str, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         read_rows(write(tmp_path, name, content), Columns())
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "d.tsv").write_bytes(b"text\tlabel\ngood\tgood\nb\xff\tbad\n")
     with pytest.raises(InvalidArgument, match="line 3 is not valid UTF-8"):
         read_rows(tmp_path / "d.tsv", Columns())

@@ -1,4 +1,4 @@
-"""What serving adds to the engines' time: measured through a real server, and part of the choice."""
+"""Overhead of serving: measured through a real server, added to latencies, and part of the choice."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ CHEAP = ServingOverhead(
 )
 
 
-def dear(ms: float, pruned_ms: float) -> ServingOverhead:
-    """Going on takes as long as that."""
+def expensive(ms: float, pruned_ms: float) -> ServingOverhead:
+    """Overhead of a server on which an escalation adds `ms`, or `pruned_ms` after pruning, in milliseconds."""
     onward = EscalationOverhead(below="level0", above="level1", ms=ms, pruned_ms=pruned_ms)
     return CHEAP.model_copy(update={"onward": (onward,)})
 
@@ -58,7 +58,7 @@ class TestOverhead:
         served = np.array([engines[list(route.levels)].sum(axis=0) + ms for route, ms in added.items()])
         times = ServedTimes(tuple(added), np.arange(50), served, engines)
         for each in (served, engines):
-            each[:, [3, 17, 40]] += (80, 250, 30)  # other work on the machine
+            each[:, [3, 17, 40]] += (80, 250, 30)  # other load on the machine
         collected = np.concatenate([engines / np.array([[1], [2], [0.5]]), np.full((3, 10), 99)], axis=1)
         found = overhead(self.LEVELS, times, list(collected))
         assert found.queries == 50
@@ -76,7 +76,7 @@ class TestOverhead:
         assert found.added(("large",), pruned=False) == (found.alone_ms["large"],)
 
     def test_means_are_those_that_were_served(self) -> None:
-        """Also of an engine that took longer by itself than a served query."""
+        """Served means hold even if an engine alone took longer than a served query."""
         routes = (*(ProbeRoute((place,)) for place in range(3)), *map(ProbeRoute, self.PAIRS))
         means = {(0,): 6.0, (1,): 8.0, (2,): 9.0, (0, 1): 12.0, (0, 2): 14.5, (1, 2): 20.0}
         served = np.array([np.full(20, means[route.levels]) for route in routes])
@@ -95,7 +95,7 @@ class TestOverhead:
         ("now", "served", "warned"),
         [(10.0, 15, False), (12.5, 15, False), (8.0, 15, False), (14.0, 15, True), (5.0, 15, True), (10.0, 9, True)],
     )
-    def test_a_machine_that_is_not_quiet_is_warned_of(self, now: float, served: float, warned: bool) -> None:
+    def test_other_load_on_the_machine_causes_a_warning(self, now: float, served: float, warned: bool) -> None:
         rows = np.array([0, 2, 3, 4])
         collected = [np.array([4.0, 100.0, 4.0, 4.0, 4.0]), np.full(5, 10.0)]
         engines = np.array([np.full(4, 4.0), np.full(4, now)])
@@ -119,9 +119,9 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
 
 
 @pytest.fixture(scope="module")
-def dearly_served(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
-    """Of a device on which going on costs more than the large level's engine."""
-    return searched(tmp_path_factory.mktemp("served"), dear(20.0, 15.0))
+def expensively_served(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+    """A search for a server on which an escalation takes longer than the engine of the large level."""
+    return searched(tmp_path_factory.mktemp("served"), expensive(20.0, 15.0))
 
 
 class TestSearch:
@@ -135,14 +135,14 @@ class TestSearch:
         )
         return search_report(searched, ["level0", "level1"], "accuracy", target, chosen)
 
-    def test_levels_keep_their_engines_times(self, engines: SearchResult, dearly_served: SearchResult) -> None:
-        assert [each.latency for each in dearly_served.levels] == [each.latency for each in engines.levels]
+    def test_levels_keep_their_engines_times(self, engines: SearchResult, expensively_served: SearchResult) -> None:
+        assert [each.latency for each in expensively_served.levels] == [each.latency for each in engines.levels]
 
     @pytest.mark.parametrize("prunes", [True, False])
     def test_candidates_have_what_serving_adds(self, tmp_path: Path, prunes: bool) -> None:
         engines = searched(tmp_path, None, prunes=prunes)
         # Too little to change which candidates are kept.
-        served = searched(tmp_path, dear(0.02, 0.03), prunes=prunes)
+        served = searched(tmp_path, expensive(0.02, 0.03), prunes=prunes)
         singles = [
             {each.levels[0]: each.selection.latency for each in result.candidates if len(each.levels) == 1}
             for result in (engines, served)
@@ -159,25 +159,25 @@ class TestSearch:
             hop = 0.02 if each.pruning is None else 0.03
             assert after.latency.mean == pytest.approx(before.latency.mean + 1.0 + hop * before.returned[1])
 
-    def test_the_large_level_alone_is_chosen_where_it_is_faster(
-        self, engines: SearchResult, dearly_served: SearchResult
+    def test_the_large_level_alone_is_chosen_if_it_is_faster(
+        self, engines: SearchResult, expensively_served: SearchResult
     ) -> None:
         before = self.report(engines, None)
         assert before.chosen is not None
         assert len(before.candidates[before.chosen].levels) == 2
         assert not any("a cascade brings no advantage" in each for each in remarks(before))
-        after = self.report(dearly_served, dear(20.0, 15.0))
+        after = self.report(expensively_served, expensive(20.0, 15.0))
         assert after.chosen is not None
         assert after.candidates[after.chosen].levels == (1,)
-        (said,) = (each for each in remarks(after) if "a cascade brings no advantage" in each)
-        assert "level1 alone" in said
-        assert "level0 is not loaded" in said
+        (remark,) = (each for each in remarks(after) if "a cascade brings no advantage" in each)
+        assert "level1 alone" in remark
+        assert "level0 is not loaded" in remark
         assert any("20.00 ms from level0 to level1 (15.00 ms with pruning)" in each for each in remarks(after))
 
-    def test_unpruned_cascades_are_priced_without_pruning(self) -> None:
+    def test_cascades_without_pruning_have_the_overhead_without_pruning(self) -> None:
         assert CHEAP.added(("level0", "level1"), pruned=True) == (1.0, 0.5)
-        assert dear(3.0, 4.0).added(("level0", "level1"), pruned=True) == (1.0, 4.0)
-        assert dear(3.0, 4.0).added(("level0", "level1"), pruned=False) == (1.0, 3.0)
+        assert expensive(3.0, 4.0).added(("level0", "level1"), pruned=True) == (1.0, 4.0)
+        assert expensive(3.0, 4.0).added(("level0", "level1"), pruned=False) == (1.0, 3.0)
 
 
 class Served(NamedTuple):
@@ -186,7 +186,7 @@ class Served(NamedTuple):
 
 
 def rebuilt(built: Built, folder: Path, **fields: Any) -> Served:
-    """The cascade of a copy of the repository, with other fields of the spec."""
+    """Build the cascade again in a copy of the repository, with changed fields of the spec."""
     shutil.copytree(built.repository, folder / "repository")
     spec = folder / "reviews.yaml"
     spec.write_text(yaml.safe_dump({**yaml.safe_load(built.spec.read_text()), **fields}))
@@ -205,17 +205,17 @@ def served(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Served:
 
 @pytest.mark.server
 class TestServer:
-    def test_the_overhead_is_measured_and_kept(self, served: Served) -> None:
+    def test_the_overhead_is_measured_and_published(self, served: Served) -> None:
         serving = served.manifest.serving
         assert serving is not None, served.manifest.warnings
         assert serving.queries == served.manifest.rows["selection"]
         assert set(serving.alone_ms) == {"small", "large"}
-        # Of levels that take microseconds, and are said to take milliseconds: whatever it is, it is not negative.
+        # The levels take microseconds but report milliseconds: the overhead is meaningless, but never negative.
         assert all(ms >= 0 for ms in serving.alone_ms.values())
         assert [(each.below, each.above) for each in serving.onward] == [("small", "large")]
         assert serving.onward[0].pruned_ms is not None
 
-    def test_it_is_part_of_the_candidates_latencies(self, served: Served) -> None:
+    def test_latencies_of_candidates_include_it(self, served: Served) -> None:
         manifest = served.manifest
         assert manifest.serving is not None
         for index, level in enumerate(manifest.levels):
@@ -230,11 +230,11 @@ class TestServer:
         assert re.search(r"served +served", served.done.stdout)
         assert not any("engines alone" in each for each in served.manifest.warnings)
 
-    def test_levels_are_not_built_for_it_again(self, served: Served) -> None:
+    def test_levels_are_not_built_again(self, served: Served) -> None:
         assert [level.version for level in served.manifest.levels] == [1, 1]
 
 
-def test_without_a_server_the_build_says_what_its_latencies_leave_out(
+def test_without_a_server_the_build_warns_that_latencies_exclude_serving(
     built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent() -> None:
@@ -248,7 +248,7 @@ def test_without_a_server_the_build_says_what_its_latencies_leave_out(
     assert found.manifest.chosen == load_tabi_manifest(built.repository / "reviews/1").chosen
 
 
-def test_engines_alone_start_no_server(built: Built) -> None:
+def test_latencies_of_engines_require_no_server(built: Built) -> None:
     manifest = load_tabi_manifest(built.repository / "reviews/1")
     assert manifest.serving is None
     assert not any("engines alone" in each for each in manifest.warnings)

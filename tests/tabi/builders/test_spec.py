@@ -38,13 +38,13 @@ def test_a_target_may_be_relative_to_the_large_level() -> None:
     assert spec(target={"accuracy_loss": 0.005}).target.accuracy_loss == 0.005
 
 
-def test_a_level_that_is_a_task_is_no_model_of_the_cascades_own() -> None:
+def test_a_level_that_is_a_task_is_not_a_model_of_the_cascade() -> None:
     parsed = spec(levels=[{"name": "small", "model": "base", "task": "mood"}, GOOD["levels"][1]])
     assert parsed.models == ("reviews", "reviews_large")
     assert parsed.model_of(parsed.levels[0]) == "base"
 
 
-def test_a_level_has_the_options_of_all_but_for_its_own() -> None:
+def test_options_of_a_level_override_those_of_all_levels() -> None:
     parsed = spec(
         runtimes={"lengths": [16, 64], "precision": "bf16"}, levels=levels(runtimes={"precision": "fp32", "threads": 1})
     )
@@ -108,13 +108,13 @@ def test_a_level_has_the_options_of_all_but_for_its_own() -> None:
         ({"columns": {"txt": "a"}}, "field 'columns': unknown field 'txt': did you mean 'text'"),
     ],
 )
-def test_what_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
+def test_errors_name_the_field(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=f"spec x.yaml.*{message}"):
         spec(**change)
 
 
 @pytest.mark.parametrize("field", ["name", "levels", "data", "target"])
-def test_a_missing_field_is_named(field: str) -> None:
+def test_errors_name_a_missing_field(field: str) -> None:
     content = {name: value for name, value in GOOD.items() if name != field}
     with pytest.raises(InvalidArgument, match=f"field '{field}': field required"):
         parse_spec(content, "x.yaml")

@@ -1,4 +1,4 @@
-"""Whether a fitted temperature is used: on labels that were drawn at a known one."""
+"""Whether a fitted temperature is used: tests with labels drawn at a known temperature."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def chosen(seed: int, count: int, true: float) -> TemperatureChoice:
 
 
 @pytest.mark.parametrize("true", [0.4, 2.5, 5.0])
-def test_a_temperature_far_from_1_is_found_and_kept(true: float) -> None:
+def test_a_temperature_far_from_1_is_fitted_and_kept(true: float) -> None:
     choice = chosen(0, 800, true)
     assert choice.kept
     assert choice.temperature == choice.fitted == pytest.approx(true, rel=0.15)
     assert choice.nll_gain is not None
     assert choice.ece_gain is not None
-    # What the analytic truth gains: the labels' own distribution is known.
+    # The expected gain, since the distribution of the labels is known.
     logits, _ = drawn(0, 800, true)
     truth, plain = softmax(logits, true), softmax(logits)
     assert choice.nll_gain == pytest.approx(float((truth * np.log(truth / plain)).sum(axis=1).mean()), rel=0.4)
 
 
-def test_levels_that_are_calibrated_already_stay_as_they_are() -> None:
+def test_calibrated_levels_keep_their_temperature() -> None:
     choices = [chosen(seed, 300, 1.0) for seed in range(40)]
     assert {choice.queries for choice in choices} == {300}
     assert all(choice.temperature == 1 for choice in choices if not choice.kept)
@@ -42,8 +42,8 @@ def test_levels_that_are_calibrated_already_stay_as_they_are() -> None:
     assert sum(choice.kept for choice in choices) <= 3
 
 
-def test_it_is_not_worse_on_other_queries_where_it_is_kept() -> None:
-    """Of levels that are a little too sure, on few queries, which show it in some cases."""
+def test_a_kept_temperature_is_not_worse_on_other_queries() -> None:
+    """Slightly overconfident levels, which few queries reveal only in some cases."""
     kept, losses = 0, 0
     for seed in range(30):
         choice = chosen(seed, 250, 1.5)
@@ -62,7 +62,7 @@ def test_it_is_not_worse_on_other_queries_where_it_is_kept() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10, 49])
-def test_few_queries_keep_1_however_wrong_it_is(count: int) -> None:
+def test_few_queries_never_change_the_temperature(count: int) -> None:
     assert chosen(0, count, 8.0) == TemperatureChoice(queries=count, kept=False)
     assert chosen(0, count, 8.0).temperature == 1
 

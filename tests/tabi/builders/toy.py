@@ -1,4 +1,4 @@
-"""Levels that are functions of the text, so that the effect of pruning can be computed."""
+"""Levels that are functions of the text, so that tests can compute the effect of pruning."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -16,8 +17,10 @@ from tidal_builders.tabi.data import CollectedLevel, LabelledData, LevelOutputs
 Texts = Sequence[tuple[str, ...]]
 
 WORDS = tuple(f"w{number}" for number in range(120))
-# Every fourth word determines the label; the others only take time.
+# Every fourth word determines the label; the others only add latency.
 MEANINGFUL = np.arange(len(WORDS)) % 4 == 0
+# Arguments of a `Toy` whose levels, above all the first, are more confident than right.
+OVERCONFIDENT: dict[str, Any] = {"noise": (0.4, 0.1), "base_ms": (1.0, 5.0), "gain": (6.0, 15.0)}
 
 
 def tokenizer_of(folder: Path, max_length: int = 64) -> WordTokenizer:

@@ -1,4 +1,4 @@
-"""Triton backend `probe`: a trivial system whose service does to each request what the request says."""
+"""Triton backend `probe`: a trivial system whose service performs the action named by each request."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class TritonPythonModel:
         self._host = BackendHost(args, system="probe", parameters=ProbeParameters, load=load)
 
     def execute(self, requests):
-        """Take requests over; they are answered later."""
+        """Accept requests; they are answered later."""
         return self._host.execute(requests)
 
     def finalize(self):
-        """Drain and end."""
+        """Drain and stop."""
         self._host.finalize()

@@ -1,11 +1,12 @@
-"""The service of the `probe` backend. Its one worker does the action of a request's first row.
+"""The service of the `probe` backend. Its only worker performs the action named by a request's first row.
 
-reply · sleep MS · hold (kept, never answered) · release (answer what is held) · block (the worker never comes back)
+reply · sleep MS · until-file PATH (answered once it exists)
+hold (never answered) · release (answer all held requests) · block (the worker hangs)
 raise-in-submit · raise-in-thread · fail-starts N (the next N starts of a service fail)
 drop · twice · no-output · wrong-rows · wrong-type · bad-array
-ask-meanwhile (others ask whether it is cancelled while it is answered)
-until-cancelled · cancelled (how many were seen to be cancelled) · cost N (µs of each of N calls of `cancelled()`)
-process (the stub's process id)
+check-cancelled (other threads check for cancellation during the reply)
+until-cancelled · cancelled (number of cancelled requests) · cost N (µs per call of `cancelled()`, over N calls)
+process (the stub's process id) · open (number of held and waiting requests)
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class ProbeParameters(BaseModel):
 
 
 class Memory:
-    """What outlives a service."""
+    """State that outlives a service."""
 
     failing_starts = 0
     cancelled = 0
 
 
 class ProbeService:
-    """One worker, and a thread for each request that waits."""
+    """One worker, and one thread per sleeping request."""
 
     def __init__(self, context: ServiceContext, parameters: ProbeParameters, memory: Memory) -> None:
         if memory.failing_starts:
@@ -74,14 +75,16 @@ class ProbeService:
     def _work(self) -> None:
         while (request := self._inbox.get()) is not None:
             action, _, argument = _action(request).partition(" ")
-            if action in ("sleep", "until-cancelled"):
-                wait = self._sleep if action == "sleep" else self._until_cancelled
+            wait = {
+                "sleep": self._sleep, "until-file": self._until_file, "until-cancelled": self._until_cancelled
+            }.get(action)  # fmt: skip
+            if wait is not None:
                 thread = threading.Thread(target=wait, args=(request, argument), daemon=True)
                 self._waiting = [t for t in self._waiting if t.is_alive()] + [thread]
                 thread.start()
             else:
                 self._act(action, argument, request)
-            del request  # or a dropped one would live until the next
+            del request  # otherwise a dropped one would live until the next
 
     def _act(self, action: str, argument: str, request: PendingRequest) -> None:
         if action in ("reply", ""):
@@ -115,8 +118,11 @@ class ProbeService:
             self._reply(request)
         elif action == "process":
             self._reply(request, f"{os.getpid()}")
-        elif action == "ask-meanwhile":
-            self._ask_meanwhile(request)
+        elif action == "open":
+            waiting = sum(thread.is_alive() for thread in self._waiting)
+            self._reply(request, f"{waiting + len(self._held)}")
+        elif action == "check-cancelled":
+            self._check_cancelled(request)
         elif action == "cost":
             began = time.perf_counter()
             for _ in range(int(argument)):
@@ -129,6 +135,11 @@ class ProbeService:
         time.sleep(float(argument) / 1e3)
         self._reply(request)
 
+    def _until_file(self, request: PendingRequest, argument: str) -> None:
+        while not os.path.exists(argument):
+            time.sleep(0.01)
+        self._reply(request)
+
     def _until_cancelled(self, request: PendingRequest, argument: str) -> None:
         until = time.monotonic() + 20
         while time.monotonic() < until:
@@ -138,7 +149,7 @@ class ProbeService:
                 return
             time.sleep(0.01)
 
-    def _ask_meanwhile(self, request: PendingRequest) -> None:
+    def _check_cancelled(self, request: PendingRequest) -> None:
         def ask() -> None:
             while not request.answered:
                 request.cancelled()

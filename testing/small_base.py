@@ -1,4 +1,4 @@
-"""A base of a few small layers, random tasks for it, and what a task makes of its weights."""
+"""A base of a few small layers without a model around them, random tasks for it, and comparisons of their terms."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def small_base(seed: int = 0) -> BaseLayers:
 
 
 def random_task(kind: str, base: BaseLayers, seed: int = 0, classes: int = 3, density: float = 0.05) -> TaskTerms:
-    """A task of a kind that changes what the kind can."""
+    """A task that changes every layer that its kind may change."""
     draw = np.random.default_rng(seed)
 
     def values(*shape: int) -> FloatArray:
@@ -95,7 +95,7 @@ def dense(delta: SparseDelta | LowRankDelta | None, shape: tuple[int, int]) -> F
 
 
 def arrays_of(found: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Every array and plain value of a task's terms, with its place."""
+    """Every array and plain value of a task's terms, with its path."""
     if isinstance(found, dict):
         for name, each in found.items():
             yield from arrays_of(each, f"{path}/{name}")

@@ -1,4 +1,4 @@
-"""The service with tasks, on a decoder whose answers are known: who gets which, who waits, and what memory holds."""
+"""LoRA tasks of requests in the `flover` service over a runner with known logits, and the memory that tasks take."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from testing.decoders import byte_ids
 from testing.waiting import until
-from tests.flover.served.serving import BASE, EOS, FakePrompt, ScriptedRunner, greedy, running
-from tests.flover.served.test_prompts import ids_of
-from tests.flover.served.test_service import Gate
+from tests.flover.service.runners import EOS, Gate, ScriptedRunner, greedy
+from tests.flover.service.running import BASE, FakePrompt, running
 from tidal.errors import Cancelled, InvalidArgument
 from tidal.flover.tasks.folder import FloverProvenance, add_task
 from tidal.tasks.folder import remove_task
@@ -22,7 +22,7 @@ BYTES = 4 * (1 * 2 + 6 * 1)
 
 
 def put(folder: Path, number: int, *, replace: bool = False, name: str | None = None) -> str:
-    """Add the task that the scripted runner knows by this number."""
+    """Add the task that the scripted runner identifies by this number; return its name."""
     delta = LowRankDelta(np.full((1, 2), number, np.float32), np.ones((6, 1), np.float32), 1.0)
     made = FloverProvenance(source="here")
     return add_task(
@@ -30,30 +30,30 @@ def put(folder: Path, number: int, *, replace: bool = False, name: str | None = 
     ).name
 
 
-def test_every_generation_is_its_own_tasks(tmp_path: Path) -> None:
-    """Random arrivals and lengths, more tasks than fit in memory, and slots that are displaced before every step."""
-    luck, decoder = random.Random(1), ScriptedRunner(5)
+def test_every_generation_uses_its_own_task(tmp_path: Path) -> None:
+    """Random arrivals and lengths, more tasks than fit in memory, and slots that move before every step."""
+    rng, decoder = random.Random(1), ScriptedRunner(5)
     names = {number: put(tmp_path, number) for number in range(3)}
     with running(tmp_path, decoder, random_moves=True, task_bytes=2 * BYTES) as service:
         asked = []
         for _ in range(60):
-            number, limit = luck.choice((None, 0, 1, 2)), luck.randint(1, 20)
-            prompts = [bytes(luck.randrange(97, 123) for _ in range(luck.randint(1, 30))).decode() for _ in range(2)]
+            number, limit = rng.choice((None, 0, 1, 2)), rng.randint(1, 20)
+            prompts = [bytes(rng.randrange(97, 123) for _ in range(rng.randint(1, 30))).decode() for _ in range(2)]
             request = FakePrompt(
-                prompts, stream=luck.random() < 0.5, max_tokens=limit, task=None if number is None else names[number]
+                prompts, stream=rng.random() < 0.5, max_tokens=limit, task=None if number is None else names[number]
             )
             service.ask(request)
             asked.append((request, prompts, limit, number))
-            if luck.random() < 0.2:
-                luck.choice(asked[-4:])[0].withdrawn = True
-            time.sleep(luck.random() * 0.003)
+            if rng.random() < 0.2:
+                rng.choice(asked[-4:])[0].withdrawn = True
+            time.sleep(rng.random() * 0.003)
         for request, prompts, limit, number in asked:
             try:
                 found = request.by_prompt()
             except Cancelled:
                 assert request.withdrawn
             else:
-                assert (number, found) == (number, [greedy(ids_of(prompt), limit, number) for prompt in prompts])
+                assert (number, found) == (number, [greedy(byte_ids(prompt), limit, number) for prompt in prompts])
         assert until(lambda: service.metric("task_evictions_total") > 0, 5)
         assert service.metric("task_budget_bytes") == 2 * BYTES
 
@@ -75,8 +75,8 @@ def test_beams_keep_their_task(tmp_path: Path) -> None:
     assert [task is None for task in seen] == [False]
 
 
-def test_a_task_comes_and_goes_while_others_generate(tmp_path: Path) -> None:
-    """A generation keeps the task that it began with, whatever becomes of its folder."""
+def test_tasks_are_added_replaced_and_removed_during_generation(tmp_path: Path) -> None:
+    """A generation keeps the task that it began with when the task's folder is replaced or removed."""
     old, gate = put(tmp_path, 1), Gate("decode", first=2)
     decoder = ScriptedRunner()
     decoder.before = gate
@@ -93,11 +93,11 @@ def test_a_task_comes_and_goes_while_others_generate(tmp_path: Path) -> None:
         assert gate.at(3)
         remove_task(tmp_path / "tasks", old)
         assert until(lambda: service.metric("tasks") == 1, 5)
-        # Both of that name are in use, and count.
+        # Both versions of that task are in use and are counted.
         assert until(lambda: service.metric("task_bytes") == 3 * BYTES, 5)
-        service.ask(gone := FakePrompt([7], task=old))
+        service.ask(refused := FakePrompt([7], task=old))
         with pytest.raises(InvalidArgument, match=f"unknown task '{old}'"):
-            gone.wait()
+            refused.wait()
         gate.open()
         assert first.tokens() == greedy([7], 30, 1)
         assert second.tokens() == greedy([7], 30, 2)
@@ -106,19 +106,19 @@ def test_a_task_comes_and_goes_while_others_generate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "message"),
     [
         ("task8", "unknown task 'task8': did you mean 'task1'"),
         ("other", "unknown task 'other': accepted: task1"),
         ("../task1", "unknown task"),
     ],
 )
-def test_an_unknown_task_is_refused_alone(tmp_path: Path, task: str, said: str) -> None:
+def test_an_unknown_task_is_refused_alone(tmp_path: Path, task: str, message: str) -> None:
     put(tmp_path, 1)
     with running(tmp_path) as service:
         good, bad = FakePrompt([5], max_tokens=9, task="task1"), FakePrompt([5], task=task)
         service.ask(good, bad)
-        with pytest.raises(InvalidArgument, match=said):
+        with pytest.raises(InvalidArgument, match=message):
             bad.wait()
         assert good.tokens() == greedy([5], 9, 1)
         assert service.counts("refused_requests_total", 1)
@@ -139,13 +139,13 @@ def test_a_damaged_task_is_refused_in_its_own_requests(tmp_path: Path) -> None:
         assert until(lambda: _tokens(service, "task1") == greedy([5], 9, 1), 5)
 
 
-def test_withdrawn_late_and_refused_requests_let_their_task_go(tmp_path: Path) -> None:
+def test_cancelled_late_and_refused_requests_release_their_task(tmp_path: Path) -> None:
     put(tmp_path, 1)
     gate, decoder = Gate("decode", first=1), ScriptedRunner(1)
 
     def before(kind: str, number: int) -> None:
         gate(kind, number)
-        time.sleep(0.002)  # in which clients are asked whether they are there
+        time.sleep(0.002)  # time for the service to check for cancellations
 
     decoder.before = before
     with running(tmp_path, decoder) as service:

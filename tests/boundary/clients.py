@@ -1,4 +1,4 @@
-"""Asking the `probe` backend over HTTP or gRPC, and writing models of it."""
+"""Clients of the `probe` backend over HTTP or gRPC, and models of it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from testing.servers import RunningServer
+from testing.waiting import until
 from tidal_client.codec import InferRequest
 from tidal_client.errors import RequestError
 from tidal_client.transports import Transport, parse_url
@@ -23,7 +24,7 @@ PROTOCOLS = ("http", "grpc")
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class ProbeClient:
     """Sends requests to one server over one protocol, from any thread."""
 
     protocol: str
@@ -38,10 +39,10 @@ class Asker:
         timeout_s: float = 20.0,
         **options: Any,
     ) -> dict[str, npt.NDArray[Any]]:
-        """Send a row for each action and return the outputs by name.
+        """Send one row per action and return the outputs by name.
 
         Raises:
-            RequestError: the server refused it, or did not answer.
+            RequestError: The server refused the request, or did not answer.
         """
         rows = [action] if isinstance(action, str) else list(action)
         texts = np.array([row.encode() for row in rows], object).reshape(len(rows), 1)
@@ -56,27 +57,27 @@ class Asker:
         timeout_s: float = 20.0,
         **options: Any,
     ) -> dict[str, npt.NDArray[Any]]:
-        """Send arrays; options are not checked on this side."""
+        """Send arrays, with unchecked options."""
         return self.transport.infer(InferRequest(model, inputs, outputs, options, ""), timeout_s)
 
 
-def asker(server: RunningServer, protocol: str) -> Asker:
-    return Asker(protocol, parse_url(f"{protocol}://{getattr(server, protocol)}").connect())
+def connect(server: RunningServer, protocol: str) -> ProbeClient:
+    return ProbeClient(protocol, parse_url(f"{protocol}://{getattr(server, protocol)}").connect())
 
 
 @contextmanager
-def asking(server: RunningServer, *protocols: str) -> Iterator[list[Asker]]:
-    """An asker for each protocol. They are closed at the end: tritonserver waits for idle HTTP connections."""
+def connected(server: RunningServer, *protocols: str) -> Iterator[list[ProbeClient]]:
+    """Connect a client per protocol. They are closed at the end: tritonserver waits for idle HTTP connections."""
     with ExitStack() as stack:
-        askers = []
+        clients = []
         for protocol in protocols:
-            askers.append(asker(server, protocol))
-            stack.callback(askers[-1].transport.close)
-        yield askers
+            clients.append(connect(server, protocol))
+            stack.callback(clients[-1].transport.close)
+        yield clients
 
 
 def outcome(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
-    """How a request ended: OK or an error's code; DEADLINE_EXCEEDED and CONNECTION_FAILED mean no answer."""
+    """Return OK or the error code of a request; DEADLINE_EXCEEDED and CONNECTION_FAILED mean no response."""
     try:
         ask(*args, **kwargs)
     except RequestError as error:
@@ -84,15 +85,20 @@ def outcome(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     return "OK"
 
 
+def holds(ask: ProbeClient, count: int, model: str = "probe") -> bool:
+    """Wait until a model has `count` held or waiting requests; return whether it has."""
+    return until(lambda: int(ask("open", model=model)["echo"].item()) == count)
+
+
 def together(count: int, ask: Callable[[int], Any]) -> list[Any]:
-    """Call `ask(0)` … `ask(count - 1)` at the same time, each in a thread; results or exceptions in order."""
+    """Call `ask(0)` … `ask(count - 1)` concurrently in threads; return results or exceptions in order."""
     with ThreadPoolExecutor(count) as pool:
         futures: list[Future[Any]] = [pool.submit(ask, index) for index in range(count)]
         return [future.exception() or future.result() for future in futures]
 
 
 def in_background(ask: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-    """Ask in a thread of its own; a request that is never answered ends with the client's timeout."""
+    """Send a request in a new thread; an unanswered one ends with the client's timeout."""
     future: Future[Any] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Several prompts and beams in a request: the service on a decoder whose answers are known, and on real ones."""
+"""Several prompts and beams per request: the service over a runner with known logits, and over tiny models."""
 
 from __future__ import annotations
 
@@ -12,32 +12,27 @@ import numpy as np
 import pytest
 import torch
 
-from testing.decoders import tiny_model, tiny_runner
+from testing.decoders import byte_ids, tiny_model, tiny_runner
 from testing.waiting import until
 from tests.flover.generating import generated_by_transformers, searched_by_transformers
-from tests.flover.served.serving import (
+from tests.flover.service.runners import (
     EOS,
     MAX_LENGTH,
     VOCABULARY,
-    FakePrompt,
+    Gate,
     ScriptedRunner,
+    delay_pass,
     greedy,
     logits_of,
-    running,
 )
-from tests.flover.served.test_service import Gate
+from tests.flover.service.running import FakePrompt, running
 from tidal.errors import Cancelled, Internal, InvalidArgument, Unavailable
 from tidal.flover.beams import BeamSearch, BeamSettings
 from tidal.flover.memory.slots import SlotCopy
 
 
-def delay_pass(_kind: str, _number: int) -> None:
-    """For `ScriptedRunner.before`: time for others to do something."""
-    time.sleep(0.001)
-
-
 def searched(prompt: list[int], count: int, beams: int) -> list[int]:
-    """What a search over the scripted runner finds."""
+    """Return the tokens that a beam search over the scripted runner finds."""
     search = BeamSearch(BeamSettings(beams), prompt, count, {EOS}, VOCABULARY)
     while not search.ended:
         texts = search.tokens if search.length else [[]]
@@ -45,26 +40,18 @@ def searched(prompt: list[int], count: int, beams: int) -> list[int]:
     return list(search.best.tokens)
 
 
-def ids_of(text: str) -> list[int]:
-    """Tokens of a text in ASCII by the tests' byte-level tokenizer."""
-    from tokenizers import pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    return [alphabet.index("Ġ" if sign == " " else sign) for sign in text]
-
-
-def random_texts(luck: random.Random, count: int, longest: int) -> list[str]:
-    return ["x" + "".join(luck.choices("abc def", k=luck.randint(0, longest - 1))) for _ in range(count)]
+def random_texts(rng: random.Random, count: int, longest: int) -> list[str]:
+    return ["x" + "".join(rng.choices("abc def", k=rng.randint(0, longest - 1))) for _ in range(count)]
 
 
 class TestPrompts:
     @pytest.mark.parametrize("stream", [False, True])
-    def test_each_is_written_on_as_if_alone(self, tmp_path: Path, stream: bool) -> None:
+    def test_each_prompt_gets_the_tokens_that_it_gets_alone(self, tmp_path: Path, stream: bool) -> None:
         texts = ["one", "and two", "three"]
         with running(tmp_path, ScriptedRunner(3)) as service:
             request, single = FakePrompt(texts, stream=stream, max_tokens=20), FakePrompt("and two", max_tokens=20)
             service.ask(request, single)
-            assert request.by_prompt() == [greedy(ids_of(text), 20) for text in texts]
+            assert request.by_prompt() == [greedy(byte_ids(text), 20) for text in texts]
             last = request.wait()
             if stream:
                 assert all(part["index"].shape == (1,) for part in request.parts)
@@ -89,9 +76,9 @@ class TestPrompts:
             assert first != second
             assert [first, second] == [each.tokens() for each in alone]
 
-    def test_one_that_fails_ends_the_request_and_harms_no_other(self, tmp_path: Path) -> None:
+    def test_a_failed_prompt_fails_its_request_only(self, tmp_path: Path) -> None:
         decoder = ScriptedRunner(4)
-        undefined_for = ids_of("bad")
+        undefined_for = byte_ids("bad")
         decoder.undefined_for = lambda history: list(history[:3]) == undefined_for and len(history) == 6
         decoder.before = delay_pass
         with running(tmp_path, decoder) as service:
@@ -102,7 +89,7 @@ class TestPrompts:
             assert other.tokens() == greedy([4], 30)
             assert service.counts("generations_total", 3, outcome="failed")
 
-    def test_a_deadline_is_that_of_all_prompts(self, tmp_path: Path) -> None:
+    def test_a_deadline_applies_to_all_prompts(self, tmp_path: Path) -> None:
         with running(tmp_path, ScriptedRunner(3)) as service:
             late = FakePrompt(["a", "b" * 60], max_tokens=9, latency_ms=0.5)
             service.ask(late)
@@ -112,22 +99,22 @@ class TestPrompts:
 
 class TestBeams:
     def test_prompts_and_beams_among_others(self, tmp_path: Path) -> None:
-        """Random requests with slots that are shuffled at random, of which some are withdrawn."""
-        luck, decoder = random.Random(3), ScriptedRunner(7)
+        """Random requests, of which some are cancelled, in slots that move at random."""
+        rng, decoder = random.Random(3), ScriptedRunner(7)
         decoder.before = delay_pass
         with running(tmp_path, decoder, random_moves=True) as service:
             asked = []
             for _ in range(40):
-                texts = random_texts(luck, luck.choice((1, 1, 2, 3)), 20)
-                beams, count = luck.choice((1, 2, 3, 7 // len(texts))), luck.randint(1, 20)
+                texts = random_texts(rng, rng.choice((1, 1, 2, 3)), 20)
+                beams, count = rng.choice((1, 2, 3, 7 // len(texts))), rng.randint(1, 20)
                 beams = min(beams, 7 // len(texts))
                 more = {} if beams == 1 else {"num_beams": beams}
-                request = FakePrompt(texts, stream=luck.random() < 0.5, max_tokens=count, **more)
+                request = FakePrompt(texts, stream=rng.random() < 0.5, max_tokens=count, **more)
                 service.ask(request)
                 asked.append((texts, beams, count, request))
-                time.sleep(luck.random() * 0.004)
-                if luck.random() < 0.3:
-                    luck.choice(asked[-4:])[-1].withdrawn = True
+                time.sleep(rng.random() * 0.004)
+                if rng.random() < 0.3:
+                    rng.choice(asked[-4:])[-1].withdrawn = True
             for texts, beams, count, request in asked:
                 try:
                     found = request.by_prompt()
@@ -135,49 +122,49 @@ class TestBeams:
                     assert request.withdrawn
                     continue
                 for text, tokens in zip(texts, found, strict=True):
-                    ids = ids_of(text)
+                    ids = byte_ids(text)
                     most = min(count, MAX_LENGTH - len(ids))
                     assert tokens == (greedy(ids, most) if beams == 1 else searched(ids, most, beams))
             assert {request.error is None for *_, request in asked} == {True, False}
             assert service.metric("copied_slots_total") > 0
             assert service.metric("copied_bytes_total") > service.metric("copied_slots_total")
 
-    def test_one_answer_for_each_prompt(self, tmp_path: Path) -> None:
+    def test_each_prompt_gets_one_answer(self, tmp_path: Path) -> None:
         with running(tmp_path) as service:
             request = FakePrompt(["ab", "cd"], stream=True, max_tokens=9, num_beams=2)
             service.ask(request)
-            assert request.by_prompt() == [searched(ids_of(text), 9, 2) for text in ("ab", "cd")]
+            assert request.by_prompt() == [searched(byte_ids(text), 9, 2) for text in ("ab", "cd")]
             assert len(request.parts) == 1
             assert "finish_reason" in request.parts[0]
 
-    def test_a_withdrawn_request_frees_all_of_its_slots(self, tmp_path: Path) -> None:
+    def test_a_cancelled_request_frees_all_of_its_slots(self, tmp_path: Path) -> None:
         gate, decoder = Gate("decode"), ScriptedRunner(6)
         decoder.before = gate
         with running(tmp_path, decoder) as service:
-            gone, waiting = (
+            cancelled, waiting = (
                 FakePrompt(["ab", "cd"], max_tokens=60, num_beams=3),
                 FakePrompt([4], max_tokens=1, num_beams=6),
             )
-            service.ask(gone)
+            service.ask(cancelled)
             assert gate.at(0)
             assert service.arrives(waiting)
             gate.let(3)
             assert gate.at(3)
             assert service.metric("running_slots") == 6
-            gone.withdrawn = True
+            cancelled.withdrawn = True
             gate.let()
-            assert until(lambda: gone.cancel_seen, 5)  # beside step 3, or if it went just after that, beside step 4
+            assert until(lambda: cancelled.cancel_seen, 5)  # in step 3 or 4
             gate.let()
             assert waiting.tokens() == searched([4], 1, 6)  # all slots were free before another step
             assert gate.reached <= 4
             with pytest.raises(Cancelled):
-                gone.wait()
+                cancelled.wait()
             gate.open()
             assert service.counts("taken_slots", 0)
             assert service.counts("generations_total", 2, outcome="cancelled")
 
     @pytest.mark.parametrize("when", [0, 5])
-    def test_a_copy_that_fails_harms_its_own_request(self, tmp_path: Path, when: int) -> None:
+    def test_a_failed_copy_fails_its_own_request(self, tmp_path: Path, when: int) -> None:
         decoder = ScriptedRunner(4)
         copied = decoder.copy_slots
         calls = iter(range(1000))
@@ -225,21 +212,21 @@ BAD: dict[str, FakePrompt] = {
 }
 
 
-def test_bad_requests_are_refused_alone(tmp_path: Path) -> None:
+def test_invalid_requests_are_refused_alone(tmp_path: Path) -> None:
     with running(tmp_path) as service:
-        for said, bad in BAD.items():
+        for message, bad in BAD.items():
             good = FakePrompt([5], max_tokens=4)
             service.ask(good, bad)
-            with pytest.raises(InvalidArgument, match=said):
+            with pytest.raises(InvalidArgument, match=message):
                 bad.wait()
             assert good.tokens() == greedy([5], 4)
         assert service.counts("refused_requests_total", len(BAD))
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_texts_are_those_of_transformers(tmp_path: Path, family: str) -> None:
-    """Beams, greedy and sampled generations beside each other in slots that are shuffled before every step."""
-    model, luck = tiny_model(family), random.Random(1)
+def test_tokens_equal_those_of_transformers(tmp_path: Path, family: str) -> None:
+    """Beam, greedy and sampled generations together, in slots that move before every step."""
+    model, rng = tiny_model(family), random.Random(1)
     settings: list[dict[str, Any]] = [
         {"num_beams": 2},
         {"num_beams": 4, "early_stopping": True, "length_penalty": 1.5},
@@ -247,19 +234,19 @@ def test_texts_are_those_of_transformers(tmp_path: Path, family: str) -> None:
     ]
     asked = []
     with running(tmp_path, tiny_runner(model, slots=9, max_length=MAX_LENGTH), random_moves=True) as service:
-        for number in range(6):
+        for number in range(3):
             options = settings[number % 3]
-            texts = random_texts(luck, 2, 30)
+            texts = random_texts(rng, 2, 30)
             asked.append((texts, options, FakePrompt(texts, max_tokens=16, **options)))
             asked.append((texts, {}, FakePrompt(texts, max_tokens=16)))
-            gone = FakePrompt(texts, max_tokens=30, **options)
-            service.ask(asked[-2][-1], FakePrompt([number], max_tokens=16, seed=number), asked[-1][-1], gone)
-            gone.withdrawn = number % 2 == 0
+            cancelled = FakePrompt(texts, max_tokens=30, **options)
+            service.ask(asked[-2][-1], FakePrompt([number], max_tokens=16, seed=number), asked[-1][-1], cancelled)
+            cancelled.withdrawn = number % 2 == 0
         for texts, options, request in asked:
             found = request.by_prompt()
             for text, tokens in zip(texts, found, strict=True):
                 if options:
-                    assert tokens == searched_by_transformers(model, ids_of(text), 16, EOS, **options)
+                    assert tokens == searched_by_transformers(model, byte_ids(text), 16, EOS, **options)
                 else:
-                    expected = generated_by_transformers(model, np.array(ids_of(text)), 16)
+                    expected = generated_by_transformers(model, np.array(byte_ids(text)), 16)
                     assert tokens == (expected[: expected.index(EOS) + 1] if EOS in expected else expected)

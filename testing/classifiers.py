@@ -1,0 +1,29 @@
+"""Builds of the tiny classifiers of `testing.models`, without the measurements that tests do not need."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+
+def build_classifier(repository: Path, source: Path, **fields: Any) -> None:
+    """Build an `arlo` model into a repository.
+
+    The form and the precision are fixed, so they are not compared, and latencies are measured in two short rounds.
+
+    Args:
+        repository: Folder of the model repository.
+        source: Folder of the classifier in Hugging Face format.
+        fields: Fields of the spec; `name` is "tiny" if it is not given.
+    """
+    from tidal_builders.arlo.build import build_arlo
+    from tidal_builders.specs import parse_spec
+    from tidal_builders.timing import measure
+
+    spec = {"kind": "arlo", "name": "tiny", "model": str(source), "precision": "fp32", **fields}
+    if spec.get("placement") != "partitioned":
+        spec.setdefault("form", "dynamic")
+    with patch("tidal_builders.arlo.profiling.measure", partial(measure, rounds=2, pause_s=0.001)):
+        build_arlo(parse_spec(spec, "test"), repository, spec_file=Path(f"{spec['name']}.yaml"), force=True)
