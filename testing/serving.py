@@ -48,7 +48,8 @@ class Served:
     @property
     def state(self) -> dict[str, Any]:
         port = self.report["http"].rpartition(":")[2]
-        return json.loads((self.runtime / "tidal" / f"{port}.json").read_text())
+        found: dict[str, Any] = json.loads((self.runtime / "tidal" / f"{port}.json").read_text())
+        return found
 
     @property
     def admin(self) -> dict[str, str]:

@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.arlo.measure import ArloCell, capacity, measure
+from benchmarks.arlo.prepare import PARTITIONED as PARTITIONED_MODEL
+from benchmarks.arlo.prepare import POLYMORPHIC as POLYMORPHIC_MODEL
 from benchmarks.arlo.search import TunedBaselines, search
 from benchmarks.arlo.systems import (
     BIN_PACKING,
     BIN_PACKING_MODEL,
     DT,
     PARTITIONED,
-    PARTITIONED_MODEL,
     POLYMORPHIC,
-    POLYMORPHIC_MODEL,
     ST,
     ArloCase,
     PlannedCase,

@@ -42,7 +42,11 @@ class FirstComeFirstServed:
         """Start the oldest query, if a lane is free."""
         return ArloBatch(self._free.pop(), 0, [self._queue.popleft()]) if self.can_start else None
 
-    def finished(self, batch: ArloBatch) -> None:
+    def requeue(self, batch: ArloBatch) -> None:
+        """Return the query of a batch to the head of the queue; its lane stays busy until `finished`."""
+        self._queue.extendleft(reversed(batch.queries))
+
+    def finished(self, batch: ArloBatch, took: float | None = None) -> None:
         """Free the lane of a batch."""
         self._free.add(batch.lane)
 

@@ -58,8 +58,8 @@ def main(
     results = figures.TABLE_3.run(inputs, quick)
     _table(report, figures.TABLE_3, results, figures.TABLE_3_PAPER)
     _plot(json, figures.TABLE_3, "figure_12", results)
-    for setting, paper in zip(figures.TABLE_4, figures.TABLE_4_PAPER, strict=True):
-        _table(report, setting, setting.run(inputs, quick), paper)
+    for setting, published in zip(figures.TABLE_4, figures.TABLE_4_PAPER, strict=True):
+        _table(report, setting, setting.run(inputs, quick), published)
     report.finish(json)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def time_split(
         one = np.full((batch, length), _TOKEN, np.int64)
         inputs = {"input_ids": one, "attention_mask": np.ones_like(one), "token_type_ids": np.zeros_like(one)}
 
-        def full(inputs: dict[str, np.ndarray] = inputs) -> None:
+        def full(inputs: dict[str, np.ndarray[Any, Any]] = inputs) -> None:
             for model in compiled:
                 run(model, inputs)
 

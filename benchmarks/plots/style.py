@@ -155,8 +155,8 @@ def bars(axes: Axes, places: Sequence[float], rounds: Sequence[Sequence[float]],
         above = [max(values) - middle for middle, values in zip(medians, rounds, strict=True)]
         axes.errorbar(places, medians, (below, above), fmt="none", ecolor="#24292f", elinewidth=0.8, capsize=2)
     for place, middle, values in zip(places, medians, rounds, strict=True):
-        above = {"textcoords": "offset points", "ha": "center", "fontsize": 6}
-        axes.annotate(written(middle), (place, max(values)), (0, 3), **above)
+        offset = {"textcoords": "offset points", "ha": "center", "fontsize": 6}
+        axes.annotate(written(middle), (place, max(values)), (0, 3), **offset)
 
 
 def written(value: float) -> str:

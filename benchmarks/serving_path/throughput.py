@@ -121,7 +121,7 @@ def compare(
     Returns:
         Median over the rounds of Tidal's answers per second over the bare model's, and the results of each by round.
     """
-    ours, theirs = [], []
+    ours, theirs = list[LoopResult](), list[LoopResult]()
     for turn in range(rounds):
         lengths, _ = tweet_lengths(round(600 * seconds), seed=concurrency * 100 + turn, data=data)
         texts = {name: [maker.text(n) for n in lengths] for name in (model, bare.model)}

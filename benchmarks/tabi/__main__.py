@@ -20,6 +20,7 @@ from benchmarks.tabi.prepare import TaskArtefacts, prepare
 from benchmarks.tabi.repository import LARGE_PADDED, ServedModels, load, write_repository
 from benchmarks.tabi.rounds import FULL, QUICK, TabiSize, measure_task
 from benchmarks.tabi.sweeps import QUICK_SCALES, SCALES, PrunedWords, SweepPoint, Sweeps
+from benchmarks.tabi.tasks import TaskQueries
 from benchmarks.tabi.variants import (
     LARGE,
     MIDDLE,
@@ -177,7 +178,7 @@ def _parts(
     manifest: TabiManifest,
     choice: TargetChoice,
     systems: dict[str, TabiManifest],
-    sample: offline.TaskQueries,
+    sample: TaskQueries,
     levels: list[OpenLevel],
     *,
     quick: bool,

@@ -31,7 +31,7 @@ class Driver:
     library: Path
 
     def run(self, *arguments: str, script: Sequence[str] = ()) -> list[str]:
-        """What the host answers, a line a command; fails where a sanitizer finds something."""
+        """Return the output of the host, one line per command; a finding of a sanitizer fails the test."""
         done = subprocess.run(
             [str(self.host), str(self.library), *arguments],
             input="".join(f"{line}\n" for line in script),

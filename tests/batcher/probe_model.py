@@ -1,4 +1,4 @@
-"""Says by which call of `execute` a request was answered; one that begins with -1 first waits until a file is gone."""
+"""Returns the number of the `execute` call of a request; one that begins with -1 waits for the removal of a file."""
 
 import json
 import time

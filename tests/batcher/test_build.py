@@ -1,4 +1,4 @@
-"""Building the shared object, and what is said where it cannot be."""
+"""Building the shared object, and the errors if it cannot be built."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_it_is_built_when_its_sources_change(sources: Path) -> None:
 
 
 @needs_compiler
-def test_the_compilers_words_are_passed_on(sources: Path) -> None:
+def test_compiler_errors_are_passed_on(sources: Path) -> None:
     (sources / "bad.cpp").write_text("#error no good\n")
     with pytest.raises(Internal, match="no good"):
         build()
@@ -70,7 +70,7 @@ def test_missing_headers_are_named(sources: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @needs_compiler
-def test_the_doctor_says_where_it_is(sources: Path) -> None:
+def test_doctor_reports_the_library(sources: Path) -> None:
     assert batcher_check().verdict == "note"
     path = build()
     assert batcher_check() == DoctorCheck("batcher", "ok", str(path))

@@ -1,4 +1,4 @@
-"""Which requests share a batch on the real server, and what the `engine` backend makes of batches that do not fit."""
+"""Batches formed by the custom batcher on the real server, and batches that the `engine` backend regroups."""
 
 from __future__ import annotations
 
@@ -197,10 +197,10 @@ def test_a_batch_closes_when_its_oldest_request_has_waited(sender: Callable[[str
     assert groups(answers) == [[0], [1]]
 
 
-def test_a_batch_that_waits_for_an_instance_takes_what_it_should_not(
+def test_a_batch_that_waits_for_an_instance_may_accept_other_requests(
     server: RunningServer, sender: Callable[[str], Sender], gates: Path
 ) -> None:
-    """Without all sizes preferred the strategy is a hint: why backends look at what they get."""
+    """Without all sizes preferred the strategy is a hint, so backends must check the batches that they get."""
     ran = batches(server, sender("hint"), gates, [(1, A), (1, B)] * 3, fill=False)
     assert any({place % 2 for place in batch} == {0, 1} for batch in ran)
     assert "more requests may join a batch that waits for an instance" in server.log_text()
@@ -211,8 +211,8 @@ def executions(send: Sender) -> int:
 
 
 @pytest.mark.parametrize("model", ENGINES)
-def test_the_engine_backend_regroups_what_arrives(sender: Callable[[str], Sender], model: str) -> None:
-    """Within the tokens of `mixed`, and in the bins of `sorted`, which come one behind the other."""
+def test_the_engine_backend_regroups_batches(sender: Callable[[str], Sender], model: str) -> None:
+    """Within the token budget of `mixed`, and within the bins of `sorted`, one after another."""
     send = sender(model)
     before = executions(send)
     sizes = [(3, 1), (5, 2), (3, 2), (7, 1), (5, 1), (3, 1)]
@@ -228,7 +228,7 @@ def test_a_bad_parameter_refuses_the_model_alone(server: RunningServer) -> None:
     assert server.load_error("tokens") == ""
 
 
-def test_models_are_loaded_anew_under_load(server: RunningServer, sender: Callable[[str], Sender]) -> None:
+def test_models_are_reloaded_under_load(server: RunningServer, sender: Callable[[str], Sender]) -> None:
     """A model's batcher is finalized while the thread that calls it still runs."""
     send, stop = sender("tokens"), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Which requests the shared object lets into a batch, called as Triton calls it, with sanitizers on."""
+"""Which requests the shared object accepts into a batch, called as by Triton, with sanitizers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_strategy(driver: Driver, parameters: dict[str, object], requests: lis
     assert taken(driver, parameters, *requests) == expected
 
 
-def test_a_text_has_its_bytes_as_length(driver: Driver) -> None:
+def test_the_length_of_a_text_is_its_bytes(driver: Driver) -> None:
     inputs = [("text_input", "TYPE_STRING", (1,)), ("image", "TYPE_FP32", (3, -1, -1))]
     texts = ["bytes:text_input:1x1+104", "bytes:text_input:2x1+208", "bytes:text_input:1x1+105"]
     assert taken(driver, {"TOKENS": 300, "LENGTH_INPUT": "text_input"}, *texts, inputs=inputs) == "yyn"
@@ -90,7 +90,7 @@ def test_a_text_has_its_bytes_as_length(driver: Driver) -> None:
     assert taken(driver, {"LENGTH_BIN": 10}, *sizes, inputs=inputs) == "yyn"
 
 
-def test_what_is_refused_begins_the_next_batch(driver: Driver) -> None:
+def test_a_refused_request_begins_the_next_batch(driver: Driver) -> None:
     lines = [f"model\t{config({'TOKENS': 20})}", *ask(ids(10), ids(15)), "begin", "end", "begin", "ask\t1", "end"]
     assert driver.run(script=lines)[2:] == ["yes", "no", "ok", "ok", "ok", "ok", "yes", "ok"]
 
@@ -107,13 +107,13 @@ def test_a_batch_closes_when_its_oldest_request_has_waited(driver: Driver) -> No
     assert driver.run(script=lines)[-2:] == ["yes", "yes"]
 
 
-def test_a_batch_that_was_sent_without_a_word_is_forgotten(driver: Driver) -> None:
+def test_a_batch_without_an_end_call_is_dropped(driver: Driver) -> None:
     """Triton ends no batch that a request joined while it waited for an instance."""
     lines = [f"model\t{config({'WAIT_MS': 100})}", "begin", "ask\told", "sleep\t150", "begin", "ask\told", "ask\tnew"]
     assert driver.run(script=lines)[-2:] == ["yes", "yes"]
 
 
-def test_deadlines_count_from_when_a_request_was_seen(driver: Driver) -> None:
+def test_deadlines_count_from_the_first_call_about_a_request(driver: Driver) -> None:
     deadline = "int:latency_ms:50000"
     lines = [f"model\t{config({'DEADLINE_SPREAD_MS': 100})}", "begin", f"ask\told\t{deadline}", "sleep\t150", "end"]
     lines += ["begin", "ask\told", f"ask\tnew\t{deadline}", "ask\tsooner\tint:latency_ms:49850"]
@@ -164,7 +164,7 @@ def test_a_config_that_is_not_json_is_refused_in_one_short_sentence(driver: Driv
 
 
 @pytest.mark.parametrize("tokens", ["64", 64, "64.0", 64.0, True, None, [64], {"a": 64}, 2**63, 2**64])
-def test_a_whole_number_may_be_a_string_and_nothing_else(driver: Driver, tokens: Any) -> None:
+def test_whole_numbers_may_be_strings_of_digits(driver: Driver, tokens: Any) -> None:
     """Triton writes strings; numbers are accepted as protobuf's JSON writes them."""
     made = {**json.loads(config({})), "parameters": {"TIDAL_BATCH_TOKENS": {"string_value": tokens}}}
     (said,) = driver.run(script=[f"model\t{json.dumps(made)}"])
@@ -189,18 +189,18 @@ def test_a_whole_number_may_be_a_string_and_nothing_else(driver: Driver, tokens:
         ({}, {}, "ok warning: batches of 'm': as without the batcher, because none of its parameters is set"),
     ],
 )
-def test_the_log_says_what_batches_keep_to(driver: Driver, parameters: Any, more: Any, expected: str) -> None:
+def test_the_log_lists_the_limits_of_batches(driver: Driver, parameters: Any, more: Any, expected: str) -> None:
     assert expected in driver.run(script=[f"model\t{config(parameters, **more)}"])[0]
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_nothing_that_is_sent_breaks_it(driver: Driver, seed: int) -> None:
+def test_random_calls_cause_no_memory_error(driver: Driver, seed: int) -> None:
     """Random configs, requests, orders of calls and failures of Triton's API; a sanitizer ends the host otherwise."""
     (said,) = driver.run(str(seed), "1500")
     assert "refused" in said
 
 
-def test_the_library_shows_the_five_functions_alone(driver: Driver) -> None:
+def test_the_library_exports_only_its_five_functions(driver: Driver) -> None:
     import subprocess
 
     listed = subprocess.run(["nm", "-D", "--defined-only", driver.library], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The parts of the cluster benchmark that say what a server would do, and how far that is from what it did."""
+"""The calibration and the errors of the simulator in the cluster benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plots of bars show, and that kept results can be drawn."""
+"""Bar plots, and the figures of the committed results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What OTAS's live part is made from: trained, built and with tasks, and no image used twice."""
+"""Artefacts of OTAS's live part: trained, built, with tasks, and no image used in two steps."""
 
 from __future__ import annotations
 
@@ -129,13 +129,13 @@ def test_live_queries_are_labelled_images_of_their_own(made: OtasArtefacts, data
         assert not set(task.images) & (PRETRAINED.images | TRAINED.images | PROFILED.images)
 
 
-def test_accuracies_are_measured_on_what_no_training_saw(made: OtasArtefacts, data: Path) -> None:
+def test_accuracies_are_measured_on_images_new_to_training(made: OtasArtefacts, data: Path) -> None:
     assert (len(PRETRAINED.images), len(TRAINED.images), len(PROFILED.images)) == (48, 48 + 144, 12 + 36)
     assert not PROFILED.images & (PRETRAINED.images | TRAINED.images)
     assert PRETRAINED.images < set(read_images(data / "cifar10/train4k_u8.npz").encoded)
 
 
-def test_what_is_there_is_not_made_again(made: OtasArtefacts, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_artefacts_are_not_rebuilt(made: OtasArtefacts, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDAL_CACHE", str(made.folder.parent))
     trained = made.folder / BASE / "vit.safetensors"
     before = trained.stat().st_mtime_ns

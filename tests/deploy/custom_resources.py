@@ -1,7 +1,7 @@
-"""Custom resources held to what their projects publish: types of KServe's SDK, and of the Prometheus operator's CRDs.
+"""Checks custom resources against the types of KServe's SDK and of the Prometheus operator's CRDs.
 
-Both come as Python code that is generated from the schemas. It is read here and not imported: that takes longer than
-all other tests of deployment together, and wants packages that nothing else here needs.
+Both are Python code generated from the schemas. It is parsed, not imported: importing takes longer than all other tests
+of deployment, and requires packages that nothing else needs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PLAIN: Mapping[str, type | tuple[type, ...]] = {"str": str, "int": int, "bool":
 
 
 def problems(document: Any, kind: str) -> list[str]:
-    """What a document of KServe's or the Prometheus operator's has that its kind does not, or lacks.
+    """Unknown, missing and mistyped fields of a document of KServe or of the Prometheus operator.
 
     Types of Kubernetes itself, such as containers, are left out.
     """
@@ -29,7 +29,7 @@ def problems(document: Any, kind: str) -> list[str]:
 def _wrong(value: Any, declared: str, where: str) -> list[str]:
     if inner := re.fullmatch(r"(?:list|List)\[(.*)\]", declared):
         if not isinstance(value, list):
-            return [f"{where} is no list"]
+            return [f"{where} is not a list"]
         return [each for n, item in enumerate(value) for each in _wrong(item, inner[1], f"{where}[{n}]")]
     if inner := re.fullmatch(r"(?:dict\(|Dict\[)str, (.*)[)\]]", declared):
         if not isinstance(value, dict):

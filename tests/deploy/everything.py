@@ -1,4 +1,4 @@
-"""A repository with a tiny model of each system, and what is asked of them."""
+"""A repository with a tiny model of each system, and requests to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TARGETS = (
 
 
 def publish_everything(folder: Path) -> Path:
-    """Build the models into a repository; gives its folder."""
+    """Build the models into a repository; return its folder."""
     repository = folder / "models"
     _partitioned(folder, repository)
     _cascade(folder, repository)
@@ -49,7 +49,7 @@ def write_images(folder: Path) -> Path:
 
 
 def ask_wrongly(grpc: str) -> None:
-    """A request to each model that it refuses, for what is counted of those alone."""
+    """Send an invalid request to each model, for metrics that count refused requests only."""
     with Client(f"grpc://{grpc}") as client:
         for system, model in MODELS.items():
             try:
@@ -61,7 +61,7 @@ def ask_wrongly(grpc: str) -> None:
                     client.classify(model, "good " * 10_000, **({"task": "none"} if system == "pets" else {}))
             except RequestError:
                 continue
-            raise AssertionError(f"{model} takes anything")
+            raise AssertionError(f"{model} accepted an invalid request")
 
 
 def _partitioned(folder: Path, repository: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the files of deployment are held to: the commands, metrics and versions of the code."""
+"""Commands, metrics and versions of the code, which the tests compare with the files of deployment."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def documents(path: str) -> list[dict[str, Any]]:
 
 
 def accepts(words: Sequence[str]) -> dict[str, Any]:
-    """The parameters that `tidal WORDS` is called with; raises what the command does where it takes no such words."""
+    """Parse the arguments of a `tidal` command; raises the command's error for invalid ones."""
     name, *rest = words
     (entry,) = (each for each in entry_points(group=GROUP) if each.name == name)
     return _parsed(_load(entry), name, rest)
@@ -54,7 +54,7 @@ def accepts(words: Sequence[str]) -> dict[str, Any]:
 
 def _parsed(command: Any, name: str, words: Sequence[str]) -> dict[str, Any]:
     context = command.make_context(name, list(words))
-    if not hasattr(command, "resolve_command"):  # it is no group
+    if not hasattr(command, "resolve_command"):  # a command without subcommands
         return context.params
     inner, found, rest = command.resolve_command(context, [*context._protected_args, *context.args])
     assert inner is not None

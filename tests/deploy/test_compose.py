@@ -51,7 +51,7 @@ def test_the_file_fits_the_compose_specification(path: str) -> None:
         jsonschema.validators.validator_for(schema)(schema).validate(misspelt)
 
 
-def test_services_and_volumes_that_are_named_exist(compose: dict[str, Any], services: dict[str, Any]) -> None:
+def test_named_services_and_volumes_exist(compose: dict[str, Any], services: dict[str, Any]) -> None:
     used = set()
     for name, service in services.items():
         named = [*service.get("depends_on", [])]
@@ -66,7 +66,7 @@ def test_services_and_volumes_that_are_named_exist(compose: dict[str, Any], serv
     assert used == set(compose["volumes"])
 
 
-def test_who_waits_for_health_waits_for_a_service_that_tells_it(services: dict[str, Any]) -> None:
+def test_services_wait_only_for_services_with_a_health_check(services: dict[str, Any]) -> None:
     for service in services.values():
         on = service.get("depends_on", {})
         for other, how in on.items() if isinstance(on, dict) else ():
@@ -129,7 +129,7 @@ def test_commands_are_those_of_the_code(services: dict[str, Any]) -> None:
     assert services["builder"]["command"] == ["python", "-m", "demo"]
 
 
-def test_the_controller_sees_what_it_finds_the_server_by(services: dict[str, Any]) -> None:
+def test_the_controller_shares_what_it_discovers_the_server_by(services: dict[str, Any]) -> None:
     triton, beside = services["triton"], services["controller"]
     assert beside["network_mode"] == beside["pid"] == "service:triton"
     assert set(triton["volumes"]) == set(beside["volumes"])
@@ -138,7 +138,7 @@ def test_the_controller_sees_what_it_finds_the_server_by(services: dict[str, Any
     assert folders == {"/srv/models", runtime}
 
 
-def test_ports_are_for_this_machine_only(services: dict[str, Any]) -> None:
+def test_ports_are_bound_to_localhost(services: dict[str, Any]) -> None:
     for service in services.values():
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:")
@@ -148,7 +148,7 @@ def test_ports_are_for_this_machine_only(services: dict[str, Any]) -> None:
     assert inside == wanted | {accepts(services["controller"]["command"])["metrics_port"], STATUS_PORT}
 
 
-def test_nobody_has_more_rights_than_needed(services: dict[str, Any]) -> None:
+def test_services_drop_all_privileges(services: dict[str, Any]) -> None:
     for name in ("builder", *OURS):
         service = services[name]
         assert service["cap_drop"] == ["ALL"]
@@ -174,7 +174,7 @@ def test_the_load_is_for_models_of_the_demo(services: dict[str, Any], monkeypatc
     assert urls == [f"--url=grpc://triton:{accepts(services['triton']['command'])['grpc_port']}"]
 
 
-def test_prometheus_scrapes_what_there_is(services: dict[str, Any]) -> None:
+def test_prometheus_scrapes_server_and_controller(services: dict[str, Any]) -> None:
     (config,) = documents("deploy/prometheus/prometheus.yml")
     targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
     served, controlled = (accepts(services[name]["command"]) for name in ("triton", "controller"))
@@ -202,7 +202,7 @@ def test_a_given_repository_is_served_without_the_demo(services: dict[str, Any])
     assert str(accepts(services["triton"]["command"])["repository"]) == "/srv/models"
 
 
-def test_the_profile_demo_builds_before_it_serves_and_asks(services: dict[str, Any]) -> None:
+def test_the_profile_demo_builds_before_it_serves_and_sends_load(services: dict[str, Any]) -> None:
     assert [name for name, service in services.items() if service.get("profiles") == ["demo"]] == ["builder", "load"]
     assert services["triton"]["depends_on"]["builder"]["condition"] == "service_completed_successfully"
     assert mounts(services["builder"])["demo"].startswith("/srv/demo/")
@@ -220,7 +220,7 @@ def test_prometheus_sends_alerts_to_the_alertmanager(services: dict[str, Any]) -
     assert (ROOT / "deploy/alertmanager/alertmanager.yml").is_file()
 
 
-def test_grafana_is_given_its_source_and_dashboard(services: dict[str, Any]) -> None:
+def test_grafana_is_provisioned_with_source_and_dashboard(services: dict[str, Any]) -> None:
     inside = {where: ROOT / here for here, where in mounts(services["grafana"]).items() if here.startswith("./")}
     provisioning = inside["/etc/grafana/provisioning"]
     (sources,) = documents(str((provisioning / "datasources/prometheus.yml").relative_to(ROOT)))

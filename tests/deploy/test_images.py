@@ -1,4 +1,4 @@
-"""The images: what is copied exists, what runs is a command of the code, and runs as nobody special."""
+"""The images: copied files exist, commands are those of the code, and containers run without privileges."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def sent(path: Path) -> bool:
     return kept
 
 
-def test_there_is_one_image_of_nvidia_below(stages: dict[str, Stage]) -> None:
+def test_the_only_foreign_base_image_is_tritonserver(stages: dict[str, Stage]) -> None:
     foreign = {stage.base for stage in stages.values() if stage.base not in stages}
     assert foreign == {"nvcr.io/nvidia/tritonserver:${TRITON_RELEASE}-py3"}
 
 
-def test_what_is_copied_is_there(stages: dict[str, Stage]) -> None:
+def test_copied_files_exist(stages: dict[str, Stage]) -> None:
     before: set[str] = set()
     for stage in stages.values():
         for name, value in stage.steps:
@@ -157,7 +157,7 @@ def test_the_builder_builds(stages: dict[str, Stage]) -> None:
     assert command == ["tidal", "build", "--help"]
 
 
-def test_nothing_is_fetched_at_a_start(stages: dict[str, Stage]) -> None:
+def test_nothing_is_downloaded_at_start(stages: dict[str, Stage]) -> None:
     assert "HF_HUB_OFFLINE=1" in stages["runtime"].last("ENV")
     for target in ("serve", "builder"):
         started = stages[target].last("ENTRYPOINT") + stages[target].last("CMD")
@@ -165,7 +165,7 @@ def test_nothing_is_fetched_at_a_start(stages: dict[str, Stage]) -> None:
         assert not [value for name, value in stages[target].steps if name == "RUN" and re.search(r"pip |apt", value)]
 
 
-def test_what_is_installed_is_pinned_and_offered(parsed: DockerfileParser, stages: dict[str, Stage]) -> None:
+def test_installed_packages_are_pinned(parsed: DockerfileParser, stages: dict[str, Stage]) -> None:
     (named,) = re.findall(r"^ARG EXTRAS=(\S+)", parsed.content, re.MULTILINE)
     extras = [*named.split(","), "build", "tensorrt"]
     assert set(extras) <= set(pyproject()["optional-dependencies"])
@@ -207,13 +207,13 @@ def test_an_image_of_an_older_release_is_guarded(stages: dict[str, Stage]) -> No
     assert json.loads(stages["serve"].last("CMD"))[0] == "serve"
 
 
-def test_what_is_compiled_for_a_checkout_is_compiled_for_the_image() -> None:
+def test_the_image_compiles_the_same_native_parts_as_a_checkout() -> None:
     """The image installs the checkout as a wheel, whose build compiles."""
     made = set(re.findall(r"python -m (tidal\S*\.build)\b", (ROOT / "Makefile").read_text()))
     assert compiled_by_a_wheel() == made
 
 
-def test_the_image_s_install_gets_what_a_wheel_is_built_with(parsed: DockerfileParser) -> None:
+def test_the_image_copies_the_build_backend_before_it_installs(parsed: DockerfileParser) -> None:
     before_install = parsed.content.partition('".[${EXTRAS}]"')[0]
     assert "COPY buildtools buildtools" in before_install
     assert "setup.py" in before_install

@@ -52,7 +52,7 @@ def test_manifests_fit_the_schemas_of_kubernetes(name: str, version: str) -> Non
         kubernetes_validate.validate(document, version, strict=True)
 
 
-def test_the_schemas_find_what_is_wrong(deployment: dict[str, Any]) -> None:
+def test_the_schemas_reject_unknown_fields(deployment: dict[str, Any]) -> None:
     wrong = {**deployment, "spec": {**deployment["spec"], "replica": 1}}
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, _KUBERNETES[0], strict=True)
@@ -100,7 +100,7 @@ def test_probes_ask_the_status_endpoint(containers: dict[str, Any]) -> None:
     assert all(containers["triton"][name]["httpGet"]["port"] == "status" for name in PROBES)
 
 
-def test_what_is_mounted_is_there(pod: dict[str, Any], containers: dict[str, Any]) -> None:
+def test_mounted_volumes_exist(pod: dict[str, Any], containers: dict[str, Any]) -> None:
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     used = [mount for each in (*pod["initContainers"], *pod["containers"]) for mount in each["volumeMounts"]]
     assert {mount["name"] for mount in used} == set(volumes)
@@ -160,7 +160,7 @@ def test_everything_selects_the_pods_of_the_deployment(deployment: dict[str, Any
     assert [end["port"] for end in monitor["podMetricsEndpoints"]] == ["metrics", "controller"]
 
 
-def test_pods_are_spread_and_one_at_a_time_may_be_taken(deployment: dict[str, Any], pod: dict[str, Any]) -> None:
+def test_pods_are_spread_and_disrupted_one_at_a_time(deployment: dict[str, Any], pod: dict[str, Any]) -> None:
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     spread = pod["topologySpreadConstraints"]
     assert [each["topologyKey"] for each in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
@@ -198,7 +198,7 @@ def test_the_ingress_leads_to_inference_alone() -> None:
     assert not any(re.search("Repository|SharedMemory|Trace|Log", method) for method in methods)
 
 
-def test_the_autoscaler_goes_by_what_is_recorded(deployment: dict[str, Any]) -> None:
+def test_the_autoscaler_scales_on_the_recorded_series(deployment: dict[str, Any]) -> None:
     scaler = load("autoscaling", "HorizontalPodAutoscaler")["spec"]
     assert scaler["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert "replicas" not in deployment["spec"]
@@ -213,7 +213,7 @@ def test_the_autoscaler_goes_by_what_is_recorded(deployment: dict[str, Any]) -> 
     assert {name for name in series() if re.fullmatch(pattern, name)} == waiting
 
 
-def test_files_and_versions_that_are_named() -> None:
+def test_named_files_and_versions_exist() -> None:
     (kustomization,) = documents(f"{FOLDER}/kustomization.yaml")
     for name in kustomization["resources"]:
         assert (ROOT / FOLDER / name).is_file()
@@ -224,7 +224,7 @@ def test_files_and_versions_that_are_named() -> None:
         assert set(re.findall(r"image: tidal[a-z-]*:(\S+)", text)) == {version}
 
 
-def test_the_runtime_of_kserve_serves_what_it_is_given() -> None:
+def test_the_kserve_runtime_serves_the_model_format_and_volume() -> None:
     runtime, service = load("kserve", "ServingRuntime"), load("kserve", "InferenceService")
     (container,) = runtime["spec"]["containers"]
     served = accepts(container["args"])
@@ -242,12 +242,12 @@ def test_the_runtime_of_kserve_serves_what_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("name", ["monitoring", "kserve"])
-def test_custom_resources_fit_what_their_projects_publish(name: str) -> None:
+def test_custom_resources_fit_the_published_types(name: str) -> None:
     for document in documents(f"{FOLDER}/{name}.yaml"):
         assert problems(document, document["kind"]) == []
 
 
-def test_the_types_of_custom_resources_find_what_is_wrong() -> None:
+def test_the_types_of_custom_resources_reject_unknown_fields() -> None:
     runtime, monitor = load("kserve", "ServingRuntime"), load("monitoring", "PodMonitor")
     runtime["spec"]["supportedModelFormats"][0] |= {"autoSelect": "yes", "versions": []}
     assert problems(runtime, "ServingRuntime") == [

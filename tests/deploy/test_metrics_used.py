@@ -1,4 +1,4 @@
-"""Every query of dashboard, alerts and autoscaler is PromQL, over metrics that there are."""
+"""Every query of dashboard, alerts and autoscaler is valid PromQL over published metrics."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def names(selector: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("where", "query"), [pytest.param(*each, id=f"{n}") for n, each in enumerate(queries())])
-def test_query_reads_metrics_that_there_are(where: str, query: str) -> None:
+def test_queries_read_published_metrics(where: str, query: str) -> None:
     found = list(selectors(promql_parser.parse(query)))
     assert found, where
     for selector in found:
@@ -88,7 +88,7 @@ def test_query_reads_metrics_that_there_are(where: str, query: str) -> None:
             assert known, f"{where}: {name} is published by nobody"
 
 
-def test_the_dashboard_is_what_its_code_gives() -> None:
+def test_the_dashboard_is_generated_from_its_code() -> None:
     assert dashboard.TARGET.read_text() == dashboard.text(), "run python -m deploy.grafana"
 
 

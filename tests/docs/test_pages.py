@@ -35,14 +35,14 @@ def test_the_readme_fits_and_begins_with_what_tidal_is() -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/reference/cli.md"], ids=lambda page: page.name)
-def test_a_page_has_a_title_and_says_in_a_sentence_what_it_is_for(page: Path) -> None:
+def test_a_page_begins_with_a_title_and_its_purpose(page: Path) -> None:
     title, *rest = [line for line in page.read_text().splitlines() if line and not line.startswith("<!--")]
     assert title.startswith("# ")
     assert not rest[0].startswith(("#", "|", "```", "- ")), rest[0]
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/reference/cli.md"], ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for target in _LINK.findall(prose):
         if re.match(r"https?:", target):
@@ -84,7 +84,7 @@ def test_the_site_is_built_without_a_broken_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [block for block in blocks() if block.mark], ids=str)
-def test_a_block_that_is_not_run_says_why(block: Block) -> None:
+def test_a_block_that_is_not_run_has_a_reason(block: Block) -> None:
     kind, _, reason = block.mark.partition(": ")
     if kind == "not run":
         assert reason in REASONS

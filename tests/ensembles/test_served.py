@@ -127,9 +127,7 @@ class TestErrors:
 
 
 class TestDemo:
-    def test_what_it_shows_of_a_checked_label_is_the_ensemble_s(
-        self, url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_shown_check_is_that_of_the_ensemble(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(checking, "TASK", CHECKS[0])
         with Client(url) as client:
             found = checking.ask(client, TEXTS[0])

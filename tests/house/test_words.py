@@ -95,7 +95,7 @@ def test_private_words_are_found_in_names_and_comments(text: str) -> None:
     assert private_words(text, python=True, strings=False)
 
 
-def test_words_that_contain_private_ones_are_free() -> None:
+def test_words_that_contain_private_ones_are_accepted() -> None:
     assert not private_words('kind = "kinship"; skin = asking; noteworthy = 1', python=True)
 
 

@@ -29,7 +29,7 @@ def test_every_kind_occurs_to_every_model() -> None:
 
 
 @pytest.mark.parametrize("model", MUTATIONS)
-def test_each_mutation_changes_what_is_sent(model: str) -> None:
+def test_each_mutation_changes_the_request(model: str) -> None:
     draw = random.Random(4)
     untouched = to_http(valid(model, 5))
     assert untouched == to_http(valid(model, 5))

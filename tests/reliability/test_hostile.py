@@ -81,7 +81,7 @@ class TestBodies:
         assert abs(first.size - second.size) <= 1
 
 
-def test_what_becomes_of_a_request() -> None:
+def test_outcomes_of_requests() -> None:
     flood = HostileHttpRequest("x", b"POST / HTTP/1.1\r\nContent-Length: 1\r\n\r\n", whole(b"a"))
     leaving = HostileHttpRequest("x", flood.head, flood.body, waits=False)
     answers = [b"HTTP/1.1 413 Too Large\r\n\r\n", b"", b""]

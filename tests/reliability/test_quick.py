@@ -55,7 +55,7 @@ def test_every_request_was_answered_exactly_once(target: ServerUnderTest) -> Non
     assert row.holds, row
 
 
-def test_cancellations_leave_nothing_behind(target: ServerUnderTest) -> None:
+def test_cancellations_release_all_resources(target: ServerUnderTest) -> None:
     holds(target, "cancellations")
 
 

@@ -1,4 +1,4 @@
-"""How a scenario's figures are judged and shown."""
+"""Guarantees: their bounds, and their rows in the report."""
 
 from __future__ import annotations
 
