@@ -46,7 +46,7 @@ class TestRoutes:
             assert unsure.one("probabilities")[0] == pytest.approx((first + second) / 2, abs=1e-6)
             assert unsure.one("confidence") == pytest.approx(1 - second)
             assert run.counts("answered_queries_total", 1, level="2")
-            assert run.counts("early_rereordered_queries_total", 1)
+            assert run.counts("early_returned_queries_total", 1)
             assert run.counts("level_queries_total", 2, level="1")
             assert run.counts("confidence_count", 1, level="2")
         assert [(call.model, call.version) for call in levels.of("c_l1")] == [("c_l1", 2)]
