@@ -88,7 +88,7 @@ check: install lint ## Lint, types and all tests without a server: under 3 minut
 	@$(BIN)/python -m pytest --numprocesses 2 -m "not server"
 
 test: install vision lint ## Lint, types and all tests, through a real server
-	@$(BIN)/python -m pytest --numprocesses 2
+	@$(BIN)/python -m pytest --numprocesses 3
 
 docs: install ## Write the reference pages from the code and build the searchable site into build/site; a broken link fails
 	@$(BIN)/python -m buildtools.reference

@@ -79,8 +79,9 @@ def prometheus(everything_folder: Path, tmp_path_factory: pytest.TempPathFactory
             load = [sys.executable, str(ROOT / "deploy" / "demo_load.py"), f"--url=grpc://{served.report['grpc']}"]
             subprocess.run([*load, "--rate=5", f"--seconds={_LOAD_S}", *targets], check=True, timeout=120)
             yield running
-    # Not one request is left open by the clients, refused and streamed ones included.
-    assert served.process.returncode == 0
+        # Not one request is left open by the clients, refused and streamed ones included.
+        served.process.terminate()
+        assert served.process.wait(60) == 0
 
 
 @contextmanager

@@ -49,10 +49,16 @@ def assemble(target: Path, installation: TritonInstallation, extra: dict[str, Pa
     python.mkdir(parents=True, exist_ok=True)
     for source in (*installation.python_backend.iterdir(), installation.stub):
         if source.is_file():
-            shutil.copy2(source, python / source.name)
+            _replace(python / source.name, source)
     (python / STUB_NAME).chmod(0o755)
     for name, folder in {**adapters(), **(extra or {})}.items():
         (target / name).mkdir(exist_ok=True)
         for source in (*folder.glob("*.py"), *folder.glob("*.so")):
-            shutil.copy2(source, target / name / source.name)
+            _replace(target / name / source.name, source)
     return target
+
+
+def _replace(target: Path, source: Path) -> None:
+    """Copy a file under a new inode: a process of the server before may still be ending with the old one mapped."""
+    target.unlink(missing_ok=True)
+    shutil.copy2(source, target)
