@@ -155,6 +155,7 @@ class TestUsing:
         with cache_of(engine, stamps("a", "b"), 1, read) as cache:
             assert cache.acquire("a").cancel()
             go.set()
+            assert until(lambda: engine.inside() == {"a"})
             use(cache, "b")
             assert until(lambda: engine.inside() == {"b"})
 
