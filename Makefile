@@ -84,7 +84,7 @@ lint: install ## ruff, mypy and the import contracts
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
 
-check: install lint ## Lint, types and all tests without a server: under 3 minutes on 2 cores
+check: install lint ## Lint, types and all tests without a server: about 4 minutes on 2 cores
 	@$(BIN)/python -m pytest --numprocesses 2 -m "not server"
 
 test: install vision lint ## Lint, types and all tests, through a real server
