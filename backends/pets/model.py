@@ -11,11 +11,13 @@ INPUTS = (
     TensorConfig("attention_mask", "TYPE_INT64", (-1,), optional=True),
     TensorConfig("token_type_ids", "TYPE_INT64", (-1,), optional=True),
 )
-OUTPUTS = (
-    TensorConfig("logits", "TYPE_FP32", (-1,)),
-    TensorConfig("probabilities", "TYPE_FP32", (-1,)),
-    TensorConfig("label", "TYPE_STRING", (1,)),
-)
+
+
+def _outputs():
+    """Yield the outputs of all tasks that may share the encoder; a config that has its own imports nothing."""
+    from tidal.pets.heads import shared_outputs
+
+    yield from (TensorConfig(each.name, each.data_type, each.dims) for each in shared_outputs())
 
 
 class TritonPythonModel:
@@ -23,8 +25,8 @@ class TritonPythonModel:
 
     @staticmethod
     def auto_complete_config(config):
-        """Give a config.pbtxt of one line its tensors."""
-        return complete_config(config, INPUTS, OUTPUTS)
+        """Give a config.pbtxt of one line its tensors: the outputs of all tasks that may share the encoder."""
+        return complete_config(config, INPUTS, _outputs())
 
     def initialize(self, args):
         """Open the published base and start its service."""
@@ -35,7 +37,7 @@ class TritonPythonModel:
         self._host = BackendHost(args, system="pets", parameters=PetsParameters, load=load)
 
     def execute(self, requests):
-        """Take requests over; they are answered later."""
+        """Accept requests; return the answers that arrive soon, None for those that are sent later."""
         return self._host.execute(requests)
 
     def finalize(self):

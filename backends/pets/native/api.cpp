@@ -60,10 +60,10 @@ TIDAL_API bool tidal_task_low_rank(void* task, std::uint32_t layer, std::uint32_
 
 TIDAL_API bool tidal_task_bottleneck(void* task, std::uint32_t layer, std::uint32_t outputs, std::uint32_t width,
                                      const float* down, const float* down_bias, const float* up, const float* up_bias,
-                                     std::int32_t activation) {
+                                     std::int32_t activation, bool after_norm) {
     return attempt([&] {
         task_of(task).set_bottleneck(layer, outputs, width, down, down_bias, up, up_bias,
-                                     static_cast<tidal::Activation>(activation));
+                                     static_cast<tidal::Activation>(activation), after_norm);
     });
 }
 

@@ -23,6 +23,27 @@ void copy_with_bias(const LinearBlock& block, int first, int outputs, int stride
     }
 }
 
+// Add up·σ(down·source) to y. `hidden` has space for padded(bottleneck), `product_out` for padded(outputs) a token.
+void add_bottleneck(const LinearSite& site, int tokens, const float* source, float* y, int stride, int outputs,
+                    float* hidden, float* product_out) {
+    const int inner = static_cast<int>(padded(site.bottleneck_down.outputs));
+    const int product_stride = static_cast<int>(padded(outputs));
+    product(tokens, source, stride, site.bottleneck_down, hidden);
+    for (int t = 0; t < tokens; ++t) {
+        float* row = hidden + t * inner;
+        for (int i = 0; i < inner; i += kLanes) store(row + i, load(row + i) + load(site.bottleneck_down_bias + i));
+    }
+    activate(site.activation, hidden, tokens * inner);
+    product(tokens, hidden, inner, site.bottleneck_up, product_out);
+    for (int t = 0; t < tokens; ++t)
+        add(y + static_cast<std::size_t>(t) * stride, product_out + t * product_stride, site.bottleneck_up_bias, outputs);
+}
+
+void bottleneck(const BottleneckBlock& block, float* scratch) {
+    float* const hidden = scratch + padded(block.outputs) * kBlock;
+    add_bottleneck(*block.site, block.tokens, block.source, block.output, block.outputs, block.outputs, hidden, scratch);
+}
+
 void linear(const LinearBlock& block, float* scratch) {
     int stride = 0, widest = 0;
     for (int layer = 0; layer < block.layers; ++layer) {
@@ -57,19 +78,8 @@ void linear(const LinearBlock& block, float* scratch) {
             for (int t = 0; t < block.tokens; ++t)
                 add(y + static_cast<std::size_t>(t) * stride, product_out + t * product_stride, nullptr, outputs);
         }
-        if (site->bottleneck_down.panels) {
-            const int inner = static_cast<int>(padded(site->bottleneck_down.outputs));
-            product(block.tokens, y, stride, site->bottleneck_down, hidden);
-            for (int t = 0; t < block.tokens; ++t) {
-                float* row = hidden + t * inner;
-                for (int i = 0; i < inner; i += kLanes) store(row + i, load(row + i) + load(site->bottleneck_down_bias + i));
-            }
-            activate(site->activation, hidden, block.tokens * inner);
-            product(block.tokens, hidden, inner, site->bottleneck_up, product_out);
-            for (int t = 0; t < block.tokens; ++t)
-                add(y + static_cast<std::size_t>(t) * stride, product_out + t * product_stride,
-                    site->bottleneck_up_bias, outputs);
-        }
+        if (site->bottleneck_down.panels && !site->after_norm)
+            add_bottleneck(*site, block.tokens, y, y, stride, outputs, hidden, product_out);
     }
     if (block.activation != Activation::none) activate(block.activation, block.output, block.tokens * stride);
 }
@@ -151,7 +161,7 @@ void attention(const AttentionHead& head, float* scratch) {
 
 extern const Kernels TIDAL_TABLE(TIDAL_LEVEL);
 const Kernels TIDAL_TABLE(TIDAL_LEVEL) = {
-    TIDAL_NAME(TIDAL_LEVEL), linear_scratch, attention_scratch, linear, norm, attention,
+    TIDAL_NAME(TIDAL_LEVEL), linear_scratch, attention_scratch, linear, bottleneck, norm, attention,
 };
 
 }  // namespace tidal

@@ -46,6 +46,7 @@ struct LinearSite {
     Dense bottleneck_down, bottleneck_up;
     const float* bottleneck_down_bias = nullptr;  // [padded(width)]
     const float* bottleneck_up_bias = nullptr;    // [outputs]
+    bool after_norm = false;                      // the bottleneck reads the normalised residual sum
     Activation activation = Activation::none;
 
     bool transposes() const { return sparse.slices != 0; }
@@ -68,6 +69,15 @@ struct LinearBlock {
     const float* input;               // [tokens, inputs]
     float* output;                    // [tokens, sum(outputs)]
     Activation activation;
+};
+
+// Consecutive tokens whose bottleneck reads other vectors than the ones that it changes.
+struct BottleneckBlock {
+    int tokens;
+    int outputs;
+    const LinearSite* site;
+    const float* source;  // [tokens, outputs]
+    float* output;        // [tokens, outputs]
 };
 
 // Consecutive tokens to normalise: (output + residual), in place.
@@ -103,6 +113,7 @@ struct Kernels {
     std::size_t (*linear_scratch)(int inputs, int outputs, int widest_dense);
     std::size_t (*attention_scratch)(int keys, int size);
     void (*linear)(const LinearBlock&, float* scratch);
+    void (*bottleneck)(const BottleneckBlock&, float* scratch);
     void (*norm)(const NormBlock&);
     void (*attention)(const AttentionHead&, float* scratch);
 };

@@ -122,6 +122,8 @@ bool TaskLinearNorm::evaluate(ov::TensorVector& outputs, const ov::TensorVector&
     const Kernels& level = kernels();
     const int width = static_cast<int>(extent.width);
     const std::size_t room = level.linear_scratch(static_cast<int>(input_width), width, rows.widest_dense());
+    // Behind the kernels' scratch: what a bottleneck after the normalisation reads.
+    const std::size_t whole = room + kBlock * extent.width;
     for_blocks(rows, extent, output, extent.width, [&](std::size_t row, std::size_t first, std::size_t tokens) {
         const Task* task = rows.task(row);
         const LinearSite* site = task ? task->linear(layer_) : nullptr;
@@ -130,8 +132,15 @@ bool TaskLinearNorm::evaluate(ov::TensorVector& outputs, const ov::TensorVector&
         if (site)
             level.linear({static_cast<int>(tokens), static_cast<int>(input_width), 1, &width, &site,
                           shared + token * extent.width, input + token * input_width, target, Activation::none},
-                         scratch(room));
+                         scratch(whole));
         const NormSite own = norm_site(task, norm_, inputs[3], inputs[4]);
+        if (site && site->after_norm) {
+            float* const kernels_own = scratch(whole);
+            float* const normalised = kernels_own + room;
+            level.norm({static_cast<int>(tokens), width, static_cast<float>(epsilon_), target,
+                        residual + token * extent.width, own.weight, own.bias, normalised});
+            level.bottleneck({static_cast<int>(tokens), width, site, normalised, target}, kernels_own);
+        }
         level.norm({static_cast<int>(tokens), width, static_cast<float>(epsilon_),
                     site ? target : shared + token * extent.width, residual + token * extent.width, own.weight,
                     own.bias, target});

@@ -96,13 +96,15 @@ void Task::set_low_rank(std::size_t layer, std::uint32_t outputs, std::uint32_t 
 }
 
 void Task::set_bottleneck(std::size_t layer, std::uint32_t outputs, std::uint32_t width, const float* down,
-                          const float* down_bias, const float* up, const float* up_bias, Activation activation) {
+                          const float* down_bias, const float* up, const float* up_bias, Activation activation,
+                          bool after_norm) {
     LinearSite& target = site(layer);
     target.bottleneck_down = packed(down, width, outputs, 1.0f);
     target.bottleneck_down_bias = copied(down_bias, width, padded(width));
     target.bottleneck_up = packed(up, outputs, width, 1.0f);
     target.bottleneck_up_bias = copied(up_bias, outputs, outputs);
     target.activation = activation;
+    target.after_norm = after_norm;
     widest_dense_ = std::max(widest_dense_, static_cast<int>(width));
 }
 

@@ -62,7 +62,8 @@ public:
     void set_low_rank(std::size_t layer, std::uint32_t outputs, std::uint32_t inputs, std::uint32_t rank,
                       const float* down, const float* up, float scale);
     void set_bottleneck(std::size_t layer, std::uint32_t outputs, std::uint32_t width, const float* down,
-                        const float* down_bias, const float* up, const float* up_bias, Activation activation);
+                        const float* down_bias, const float* up, const float* up_bias, Activation activation,
+                        bool after_norm);
     void set_norm(std::size_t layer, std::uint32_t width, const float* weight, const float* bias);
 
 private:

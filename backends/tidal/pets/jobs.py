@@ -2,65 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from tidal.arlo.model import TokenRow
-from tidal.pets.engine.contract import LoadedTask
+from tidal.encoder_tasks.head import RowResult, stacked
+from tidal.encoder_tasks.metrics import AnswerMetrics
+from tidal.errors import InvalidArgument, TidalError
+from tidal.pets.engine.contract import EncoderOutputs, LoadedTask
 from tidal.pets.engine.description import ATTENTION_RECEIVED
+from tidal.pets.heads import INPUT_TOKENS, computed, head_task
 from tidal.pets.library import ServedTask
 from tidal.pets.policies import PetsQuery
-from tidal.pets.terms import FloatArray
+from tidal.pets.terms import FloatArray, Head
 from tidal.requests import Array, PendingRequest
+from tidal.serving.classes import BatchOutputs, score_rows
 from tidal.serving.rows import RequestRows
-from tidal.serving.softmax import softmax
 from tidal.tasks.lease import Lease, SharedLease
 
-OUTPUTS = ("label", "logits", "probabilities")
 
-
-class Vectors(NamedTuple):
-    """Results of the encoder for one row.
+class PetsResult(NamedTuple):
+    """Result of one row.
 
     Attributes:
-        pooled: Pooled vector, float32 [width].
+        row: The row in what its head computed for all rows of the batch that have the head.
         received: Attention that the row's tokens receive, float32 [length]; None if no row of the batch requested it.
     """
 
-    pooled: FloatArray
+    row: RowResult
     received: FloatArray | None
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedRequest:
-    """A request, the name of its task, and the tokens of its rows."""
+class PetsRequest(RequestRows[PetsResult]):
+    """A request and the results of its rows so far.
+
+    Args:
+        request: Request whose rows run.
+        tokens: Tokens of each row.
+        head: Head of the request's task.
+
+    Attributes:
+        tokens: Tokens of each row.
+        head: Head of the request's task.
+    """
+
+    def __init__(self, request: PendingRequest, tokens: Sequence[TokenRow], head: Head) -> None:
+        super().__init__(request, len(tokens))
+        self.tokens = tokens
+        self.head = head
+
+
+class NamedLease(NamedTuple):
+    """A request, the name of its task, and the task in memory."""
 
     request: PendingRequest
     task: str
-    tokens: list[TokenRow]
+    lease: Lease[ServedTask]
 
-    def rows(self, lease: Lease[ServedTask]) -> list[PetsRow]:
-        """Make the request's queries; each of them has to release `lease` once.
+    @property
+    def head(self) -> Head:
+        """Head of the task."""
+        return self.lease.handle.loaded.head
+
+    def rows(self, tokens: Sequence[TokenRow]) -> list[PetsRow]:
+        """Make the request's queries; each of them has to release the lease once.
 
         Args:
-            lease: Lease of the request's task.
+            tokens: Tokens of each row.
         """
-        loaded, kind, request = lease.handle.loaded, lease.handle.info.kind, self.request
+        loaded, kind, request = self.lease.handle.loaded, self.lease.handle.info.kind, self.request
         utility = 1.0 if request.options.utility is None else request.options.utility
-        parent, shared = PetsRequest(request, len(self.tokens)), SharedLease(lease, len(self.tokens))
+        parent, shared = PetsRequest(request, tokens, loaded.head), SharedLease(self.lease, len(tokens))
         return [
             PetsRow(
-                self.task, kind, len(tokens.ids), request.arrival, request.deadline, utility,
-                tokens=tokens, parent=parent, index=index, loaded=loaded, lease=shared,
+                self.task, kind, len(row.ids), request.arrival, request.deadline, utility,
+                tokens=row, parent=parent, index=index, loaded=loaded, lease=shared,
             )
-            for index, tokens in enumerate(self.tokens)
+            for index, row in enumerate(tokens)
         ]  # fmt: skip
-
-
-PetsRequest = RequestRows[Vectors]
 
 
 @dataclass(eq=False, slots=True)
@@ -87,31 +109,66 @@ def wants_attention(request: PendingRequest) -> bool:
     return request.wants(ATTENTION_RECEIVED)
 
 
-def reply(answered: PetsRequest, task: LoadedTask) -> None:
-    """Answer a request whose rows have all run.
+def row_results(rows: Sequence[PetsRow], found: EncoderOutputs) -> list[PetsResult]:
+    """Return the result of each row of a batch, by the head of its task.
 
     Args:
-        answered: Request with the results of its rows.
-        task: Task whose classifier computes the answer.
+        rows: Rows of the batch.
+        found: Outputs of the encoder; hidden states of all tokens if a head reads them.
     """
-    head, request = task.head, answered.request
-    pooled = np.asarray([row.pooled for row in answered.results], np.float32)
-    logits = np.asarray(pooled @ head.weight.T + head.bias, np.float32)
-    outputs: dict[str, Array] = {"logits": logits}
+    lengths = np.array([row.length for row in rows])
+
+    def score(head: Head, indices: list[int]) -> tuple[BatchOutputs, Mapping[str, Array]]:
+        outputs = {head_task(head.task).engine_output: computed(head, found, indices, lengths[indices])}
+        return head.answering.batch(outputs), outputs
+
+    scored = score_rows([row.loaded.head for row in rows], score)
+    return [
+        PetsResult(
+            RowResult(batch, place, outputs, row.length, row.length),
+            None if found.received is None else found.received[index, : row.length],
+        )
+        for index, (row, ((batch, outputs), place)) in enumerate(zip(rows, scored, strict=True))
+    ]
+
+
+def reply(answered: PetsRequest, metrics: AnswerMetrics) -> None:
+    """Answer a request whose rows have all run, and record it."""
+    request, results = answered.request, answered.results
+    try:
+        outputs = answered.head.answering.answers(request, [result.row for result in results], answered.tokens)
+    except TidalError as error:
+        request.fail(error)
+        return
+    metrics.answered(answered.head.task, answered.tokens, outputs)
     if wants_attention(request):
-        outputs[ATTENTION_RECEIVED] = _received(answered.results)
-    if request.wants("probabilities"):
-        outputs["probabilities"] = softmax(logits, dtype=np.float32)
-    if request.wants("label"):
-        labels = [head.labels[position].encode() for position in logits.argmax(-1)]
-        outputs["label"] = np.array(labels, object)[:, None]
-    request.reply(outputs)
+        outputs[ATTENTION_RECEIVED] = _received(results)
+    if request.wants(INPUT_TOKENS.name):
+        outputs[INPUT_TOKENS.name] = np.array([[len(row.ids)] for row in answered.tokens], np.int32)
+    request.reply(outputs, partial=True)
 
 
-def _received(results: Sequence[Vectors]) -> FloatArray:
+def check_wanted(head: Head, task: str, wanted: frozenset[str], declared: frozenset[str]) -> None:
+    """Check that a task has the requested outputs, unless all that the model declares are, which is the default.
+
+    Args:
+        head: Head of the task.
+        task: Name of the task.
+        wanted: Names of the requested outputs.
+        declared: Names of the outputs that config.pbtxt declares.
+
+    Raises:
+        InvalidArgument: It lacks one, or the model declares none that it has.
+    """
+    known = [output.name for output in head_task(head.task).outputs]
+    lacking = sorted(wanted.difference(known) - {ATTENTION_RECEIVED, INPUT_TOKENS.name})
+    if lacking and (wanted != declared or wanted.isdisjoint(known)):
+        raise InvalidArgument(
+            f"the output '{lacking[0]}' was requested of task '{task}', which is of {head.task} and has the outputs "
+            f"{', '.join(known)}; request some of these that config.pbtxt declares"
+        )
+
+
+def _received(results: Sequence[PetsResult]) -> FloatArray:
     """Attention that tokens receive, [rows, longest row]; shorter rows are padded with zeros."""
-    received = [row.received for row in results if row.received is not None]  # all have it, see `wants_attention`
-    padded = np.zeros((len(received), max(map(len, received))), np.float32)
-    for row, values in enumerate(received):
-        padded[row, : len(values)] = values
-    return padded
+    return stacked([row.received for row in results if row.received is not None])  # all have it, see `wants_attention`

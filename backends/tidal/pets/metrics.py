@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from tidal.metrics import Metrics
@@ -32,9 +33,9 @@ class PetsMetrics(IntakeMetrics):
         self._tokens = metrics.counter("tokens_total", "Tokens of executed queries")
         self._padded = metrics.counter("padded_tokens_total", "Tokens of executed batches, padding included")
 
-    def length(self, tokens: int) -> None:
-        """Count an arrived query by its length in tokens."""
-        self._length.observe(tokens)
+    def arrived(self, lengths: Sequence[int]) -> None:
+        """Count arrived queries by their lengths in tokens."""
+        self._length.observe_all(lengths)
 
     def ran(self, queries: Sequence[PetsQuery], started: float, execute_s: float) -> None:
         """Count an executed batch.
@@ -44,16 +45,14 @@ class PetsMetrics(IntakeMetrics):
             started: Time when the batch started, on the clock of the queries' arrivals, in seconds.
             execute_s: Engine time of the batch in seconds.
         """
-        longest, kinds = 0, dict[str, int]()
-        for query in queries:
-            self._queue.observe(started - query.arrival)
-            longest = max(longest, query.length)
-            kinds[query.kind] = kinds.get(query.kind, 0) + 1
+        lengths = [query.length for query in queries]
+        kinds = Counter(query.kind for query in queries)
+        self._queue.observe_all([started - query.arrival for query in queries])
         self._execute.observe(execute_s)
         self._batch.observe(len(queries))
         self._tasks.observe(len({query.task for query in queries}))
         self._kinds.observe(len(kinds))
         for kind, count in kinds.items():
             self._all.counter("executed_queries_total", "Queries run, by their task's kind", kind=kind).inc(count)
-        self._tokens.inc(sum(query.length for query in queries))
-        self._padded.inc(longest * len(queries))
+        self._tokens.inc(sum(lengths))
+        self._padded.inc(max(lengths) * len(queries))

@@ -5,38 +5,40 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
+from tidal.arlo.model import TokenRow
+from tidal.encoder_tasks.metrics import AnswerMetrics
+from tidal.errors import TidalError
 from tidal.pets.copies import MergedCopies, MergingOptions
-from tidal.pets.engine.contract import LoadedTask, PetsEngine
+from tidal.pets.engine.contract import PetsEngine
 from tidal.pets.engine.description import ATTENTION_RECEIVED
+from tidal.pets.heads import head_reads, shared_outputs
 from tidal.pets.inputs import read_token_rows
-from tidal.pets.jobs import OUTPUTS, PetsRequest, PetsRow, TokenizedRequest, Vectors, reply, wants_attention
+from tidal.pets.jobs import NamedLease, PetsRequest, PetsResult, PetsRow, reply, row_results, wants_attention
 from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
 from tidal.pets.policies import PetsBatch, PetsScheduler
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
 from tidal.serving.endings import failure, missed_in_queue, model_stops
-from tidal.serving.threads import AnswerThread, join_until, remaining_s
-from tidal.tasks.intake import Intake
+from tidal.serving.threads import DRAIN_S, AnswerThread, join_until, remaining_s
+from tidal.tasks.intake import Intake, Named
 from tidal.tasks.lease import Lease
 from tidal.text import TextTokenizer
 
 # Planning begins this long before the engine is expected to be free, plus twice the last planning time.
 _PLANNING_MARGIN_S = 0.0005
 
-# A request whose rows have all run, and its task.
-_Finished = tuple[PetsRequest, LoadedTask]
-
 
 class PetsService:
     """An intake, two threads that run batches alternately, and one that answers.
 
-    Requests are read and tasks are loaded while a batch runs. One runner uses the engine; the other plans the next
-    batch shortly before the engine is expected to be free, and runs it while the first one answers.
+    Requests are read in the thread that submits them, and tasks are loaded, while a batch runs. One runner uses the
+    engine; the other plans the next batch shortly before the engine is expected to be free, and runs it while the first
+    one answers.
 
     Args:
         context: Context that the service is started with.
@@ -66,12 +68,16 @@ class PetsService:
         attention: bool,
         lengths: Sequence[int],
     ) -> None:
-        context.check_outputs((*OUTPUTS, ATTENTION_RECEIVED) if attention else OUTPUTS)
+        known = [output.name for output in shared_outputs()]
+        context.check_outputs([*known, ATTENTION_RECEIVED] if attention else known)
+        self._declared = context.outputs
         self._tokenizer = tokenizer
+        self._with_offsets = tokenizer.with_offsets()
         self._type_ids = type_ids
         self._engine = engine
         self._scheduler = scheduler
         self._metrics = PetsMetrics(context.metrics, lengths)
+        self._answer_metrics = AnswerMetrics(context.metrics)
         self._changed = threading.Condition()
         self._draining = False  # no more requests are admitted
         self._ended = False  # no more batches run
@@ -80,13 +86,14 @@ class PetsService:
         self._copies = MergedCopies(context, library, merging, self._have_copies)
         self._runners = [context.start_thread("runner", self._work) for _ in range(2)]
         self._answers = AnswerThread(context, self._answer)
-        self._intake = Intake(context, library, self._metrics, self._read, self._admit, self._last_admitted)
+        self._intake = Intake(context, library, self._metrics, list, self._admit, self._last_admitted)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
-        """Pass requests to the thread that reads them; returns immediately."""
+        """Read requests and queue their rows; invalid requests are answered here."""
         if not self._intake.accept(requests):
             for request in requests:
                 request.fail(model_stops())
+        self._answers.drain(DRAIN_S)
 
     def close(self, timeout_s: float) -> None:
         """Finish waiting queries, then end the threads.
@@ -105,26 +112,46 @@ class PetsService:
         self._copies.close(remaining_s(until))
         self._intake.close(remaining_s(until))
 
-    def _read(self, request: PendingRequest, task: str) -> TokenizedRequest:
-        tokens = read_token_rows(request, self._tokenizer)
-        for row in tokens:
-            self._metrics.length(len(row.ids))
-        if request.record is not None:
-            request.record.tokens = sum(len(row.ids) for row in tokens)
-        return TokenizedRequest(request, task, tokens)
-
-    def _admit(self, read: TokenizedRequest, lease: Lease[ServedTask]) -> bool:
+    def _admit(self, named: Sequence[tuple[Named, Lease[ServedTask] | None]]) -> list[TidalError | None]:
+        """Tokenise and queue requests; after their tasks have loaded, which decide what is read of a text."""
+        # The intake refuses requests without a task.
+        requests = [NamedLease(each.request, cast(str, each.task), cast(Any, lease)) for each, lease in named]
+        read = self._tokenise(requests)
+        errors: list[TidalError | None] = []
         with self._changed:
-            if self._ended:
-                return False
-            rows = read.rows(lease)
-            self._copies.note(rows)
-            for row in rows:
-                self._scheduler.submit(row)
+            for request, tokens in zip(requests, read, strict=True):
+                if self._ended:
+                    errors.append(model_stops())
+                else:
+                    errors.append(tokens if isinstance(tokens, TidalError) else self._queue(request.rows(tokens)))
             self._metrics.waiting.set(len(self._scheduler))
             if self._scheduler.can_start or (self._plan_at is not None and time.monotonic() >= self._plan_at):
                 self._changed.notify()
-        return True
+        return errors
+
+    def _tokenise(self, requests: Sequence[NamedLease]) -> list[list[TokenRow] | TidalError]:
+        results = read_token_rows(requests, self._tokenizer, self._with_offsets, self._declared)
+        lengths: list[int] = []
+        for each, tokens in zip(requests, results, strict=True):
+            if isinstance(tokens, TidalError):
+                self._metrics.refused("input", each.request.rows)
+                continue
+            own = [len(row.ids) for row in tokens]
+            lengths += own
+            if each.request.record is not None:
+                each.request.record.tokens = sum(own)
+        self._metrics.arrived(lengths)
+        return results
+
+    def _queue(self, rows: Sequence[PetsRow]) -> TidalError | None:
+        """Queue the rows of a request, with the lock held; returns the error if the scheduler refuses one."""
+        try:
+            for row in rows:
+                self._scheduler.submit(row)
+        except TidalError as error:
+            return error  # rows that were queued do not run, since their request has been answered
+        self._copies.note(rows)
+        return None
 
     def _have_copies(self, tasks: frozenset[str]) -> None:
         with self._changed:
@@ -148,7 +175,7 @@ class PetsService:
 
     def _serve(self) -> None:
         ran = False
-        finished: list[_Finished] = []
+        finished: list[PetsRequest] = []
         while True:
             with self._changed:
                 if ran:
@@ -165,7 +192,7 @@ class PetsService:
                     self._changed.wait(self._prepare(now))
                     continue
             if batch is None:
-                self._answer(finished)
+                self._answers.answer_here(finished)
             elif finished:
                 self._answers.put(finished)
             finished = []
@@ -211,21 +238,21 @@ class PetsService:
             row.parent.fail(missed_in_queue(row.parent.request, now))
             row.lease.release()
 
-    def _run(self, batch: PetsBatch, now: float) -> list[_Finished]:
+    def _run(self, batch: PetsBatch, now: float) -> list[PetsRequest]:
         """Run a batch, and return the requests that it completed."""
         taken = cast(Sequence[PetsRow], batch.queries)
-        finished: list[_Finished] = []
+        finished: list[PetsRequest] = []
         try:
             rows = [row for row in taken if row.parent.wanted(now)]
             if rows:
-                vectors = self._vectors(rows, batch.copy)
+                results = self._results(rows, batch.copy)
                 ended = time.monotonic()
                 self._metrics.ran(rows, now, ended - now)
-                for row, own in zip(rows, vectors, strict=True):
+                for row, result in zip(rows, results, strict=True):
                     if row.parent.request.record is not None:
                         row.parent.request.record.ran(now, ended)
-                    if row.parent.finish(row.index, own):
-                        finished.append((row.parent, row.loaded))
+                    if row.parent.finish(row.index, result):
+                        finished.append(row.parent)
         except Exception as error:
             answer = failure(error, "the engine failed")
             for row in taken:
@@ -235,27 +262,31 @@ class PetsService:
                 row.lease.release()
         return finished
 
-    def _vectors(self, rows: Sequence[PetsRow], merged: str | None) -> list[Vectors]:
+    def _results(self, rows: Sequence[PetsRow], merged: str | None) -> list[PetsResult]:
         """Run rows on the merged copy for the task `merged`, or on the shared base."""
         lengths = np.array([row.length for row in rows], np.int32)
-        ids = np.zeros((len(rows), int(lengths.max())), np.int32)
+        inside = np.arange(lengths.max()) < lengths[:, None]
+        ids = np.zeros(inside.shape, np.int32)
+        ids[inside] = np.concatenate([row.tokens.ids for row in rows])
         types = np.zeros_like(ids) if self._type_ids else None
-        for position, row in enumerate(rows):
-            ids[position, : row.length] = row.tokens.ids
-            if types is not None:
-                types[position, : row.length] = row.tokens.type_ids
+        if types is not None:
+            types[inside] = np.concatenate([row.tokens.type_ids for row in rows])
         tasks = [row.loaded for row in rows]
         copy = None if merged is None else self._copies.find(merged, tasks)
         engine = self._engine
         if copy is not None:
             self._metrics.merged.inc(len(rows))
             engine, tasks = copy.engine, [copy.task] * len(rows)
-        if not any(wants_attention(row.parent.request) for row in rows):
-            return [Vectors(pooled, None) for pooled in engine.pooled(tasks, ids, lengths, types)]
-        found = engine.attended(tasks, ids, lengths, types)
-        each = zip(rows, found.pooled, found.received, strict=True)
-        return [Vectors(pooled, received[: row.length]) for row, pooled, received in each]
+        outputs = engine.run(
+            tasks,
+            ids,
+            lengths,
+            types,
+            all_tokens=any(head_reads(row.loaded.head) == "tokens" for row in rows),
+            attention=any(wants_attention(row.parent.request) for row in rows),
+        )
+        return row_results(rows, outputs)
 
-    def _answer(self, finished: Sequence[_Finished]) -> None:
-        for answered, task in finished:
-            reply(answered, task)
+    def _answer(self, finished: Sequence[PetsRequest]) -> None:
+        for answered in finished:
+            reply(answered, self._answer_metrics)

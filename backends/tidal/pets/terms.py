@@ -3,7 +3,7 @@
 A layer that computes y = x·Wᵀ + b for all tasks computes for task t
 
     y = x·Wᵀ + b + x·Δᵀ + bias                    sparse or low-rank difference, bias difference
-    y = y + up·σ(down·y + down_bias) + up_bias    bottleneck adapter on the layer's output
+    y = y + up·σ(down·z + down_bias) + up_bias    bottleneck adapter; z is y, or the normalised sum of y and residual
 
 where W and b are shared. A normalisation uses the task's weight and bias instead of the shared ones. Every kind of
 fine-tuning is expressed by these terms; engines know no kinds.
@@ -12,12 +12,15 @@ fine-tuning is expressed by these terms; engines know no kinds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from tidal.encoder_tasks.entries import task_entry
+from tidal.encoder_tasks.head import TaskHead
 from tidal.tasks.low_rank import LowRankDelta as LowRankDelta
 
 Activation = Literal["relu", "gelu", "silu"]
@@ -42,7 +45,10 @@ class SparseDelta:
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """An adapter on a layer's output (Houlsby et al.): y + up·σ(down·y + down_bias) + up_bias.
+    """An adapter on a layer's output: y + up·σ(down·z + down_bias) + up_bias.
+
+    It reads the output itself, z = y (Houlsby et al.), or the output after the residual sum and the normalisation that
+    follow the layer, z = LayerNorm(y + residual) (Pfeiffer et al.).
 
     Attributes:
         down: Weight of the first product, float32 [width, outputs].
@@ -50,6 +56,7 @@ class Bottleneck:
         up: Weight of the second product, float32 [outputs, width].
         up_bias: Bias of the second product, float32 [outputs].
         activation: Activation between both products; `gelu` is the exact one (erf).
+        after_norm: Whether it reads the normalised sum of output and residual instead of the output.
     """
 
     down: FloatArray
@@ -57,6 +64,7 @@ class Bottleneck:
     up: FloatArray
     up_bias: FloatArray
     activation: Activation
+    after_norm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +90,36 @@ class NormTerms:
     bias: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Head:
-    """A task's classifier on the pooled vector.
+    """A task's head: a linear layer on the pooled vector or on every token's hidden state, or a pooling of these.
 
     Attributes:
-        weight: float32 [classes, width].
-        bias: float32 [classes].
-        labels: Names of the classes.
+        weight: float32 [outputs, width]; [0, width] of a head without a linear layer.
+        bias: float32 [outputs].
+        labels: Names of the labels; empty if the task has none.
+        task: Name of the task of encoders that the head answers, see `tidal.pets.heads`.
+        settings: What a manifest stores about the task, see `tidal.encoder_tasks`.
     """
 
     weight: FloatArray
     bias: FloatArray
     labels: tuple[str, ...]
+    task: str = "classification"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def answering(self) -> TaskHead:
+        """What turns the head's outputs into answers."""
+        return task_entry(self.task).open_head(self.settings, self.labels)
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTerms:
-    """All terms of a task, and its classifier.
+    """All terms of a task, and its head.
 
     Attributes:
-        head: Classifier of the task.
+        head: Head of the task.
         linear: Terms of linear layers by the layer's path.
         norm: Terms of normalisations by the layer's path.
 
@@ -118,6 +135,23 @@ class TaskTerms:
     def bytes(self) -> int:
         """Memory of all arrays in bytes."""
         return _bytes(self)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderOutputs:
+    """What an encoder computes for a batch.
+
+    Attributes:
+        pooled: Pooled vectors, float32 [rows, width].
+        hidden: Last hidden states, float32 [rows, 1, width] of the first tokens, or [rows, tokens, width]; those of
+            padding are undefined. None of an encoder that was exported without them.
+        received: Attention that each token receives, float32 [rows, tokens], summed over layers, heads and the row's
+            queries (Tabi §4.2); 0 for padding. None unless it was requested.
+    """
+
+    pooled: FloatArray
+    hidden: FloatArray | None
+    received: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,5 +202,6 @@ def _bytes(found: Any) -> int:
         return found.nbytes
     if isinstance(found, Mapping):
         return sum(_bytes(each) for each in found.values())
-    slots: tuple[str, ...] = getattr(found, "__slots__", ())
-    return sum(_bytes(getattr(found, name)) for name in slots)
+    if is_dataclass(found):
+        return sum(_bytes(getattr(found, each.name)) for each in fields(found))
+    return 0

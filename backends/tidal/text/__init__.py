@@ -1,5 +1,6 @@
 """Tokenisation for systems that read text; imports no system."""
 
-from tidal.text.tokenizer import Encoded, TextTokenizer
+from tidal.text.source import SourceText
+from tidal.text.tokenizer import Encoded, Texts, TextTokenizer
 
-__all__ = ["Encoded", "TextTokenizer"]
+__all__ = ["Encoded", "SourceText", "TextTokenizer", "Texts"]

@@ -55,25 +55,31 @@ class Limits:
                 queries.append((first, second))
         return queries
 
-    def slices(self, queries: Sequence[str | tuple[str, str]]) -> Iterator[list[str | tuple[str, str]]]:
-        """Yield slices of one query, or of several with at most `max_bytes` characters together."""
-        part: list[str | tuple[str, str]] = []
-        size = 0
-        for query in queries:
-            added = len(query) if isinstance(query, str) else sum(map(len, query))
-            if part and size + added > self.max_bytes:
-                yield part
-                part, size = [], 0
-            part.append(query)
+    def slices(self, queries: Sequence[str | tuple[str, str]]) -> Iterator[range]:
+        """Yield ranges of one query, or of several with at most `max_bytes` characters together."""
+        sizes = [len(query) if isinstance(query, str) else sum(map(len, query)) for query in queries]
+        if sizes and sum(sizes) <= self.max_bytes:
+            yield range(len(sizes))
+            return
+        start = size = 0
+        for index, added in enumerate(sizes):
+            if index > start and size + added > self.max_bytes:
+                yield range(start, index)
+                start, size = index, 0
             size += added
-        if part:
-            yield part
+        if start < len(queries):
+            yield range(start, len(queries))
 
     def refusal(self, row: int, length: int) -> InvalidArgument | None:
         """Return the error for a row of `length` tokens; None if it is accepted."""
         if length <= self.max_length:
             return None
         return InvalidArgument(f"text_input row {row} has {length} tokens; this model reads at most {self.max_length}")
+
+    def skipped(self, text: bytes) -> int:
+        """Return the number of leading blanks of a text that are not read, since it is longer than `max_bytes`."""
+        # Blanks of `bytes.lstrip` are characters of one byte.
+        return len(text) - len(text.lstrip()) if len(text) > self.max_bytes else 0
 
     def _decode(self, name: str, row: int, text: bytes) -> str | InvalidArgument:
         skipped = 0
@@ -84,8 +90,8 @@ class Limits:
                     f"for which it accepts up to {self.max_bytes} bytes"
                 )
             # Leading blanks must not count against the limit.
-            kept = text.lstrip()
-            skipped, text = len(text) - len(kept), _cut(kept, self.max_bytes)
+            skipped = self.skipped(text)
+            text = _cut(text[skipped:], self.max_bytes)
         try:
             decoded = text.decode("utf-8")
         except UnicodeDecodeError as error:

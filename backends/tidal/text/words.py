@@ -78,14 +78,18 @@ class EncodedWords:
         ids: Token ids, of shape [length], including special tokens.
         type_ids: Token types, of shape [length].
         align: Computes the words.
+        texts: Raw texts if they are known without the words; None if they are not.
     """
 
-    __slots__ = ("_align", "_aligned", "ids", "type_ids")
+    __slots__ = ("_align", "_aligned", "_texts", "ids", "type_ids")
 
-    def __init__(self, ids: Integers, type_ids: Integers, align: Callable[[], Words]) -> None:
+    def __init__(
+        self, ids: Integers, type_ids: Integers, align: Callable[[], Words], texts: tuple[str, ...] | None = None
+    ) -> None:
         self.ids = ids
         self.type_ids = type_ids
         self._align = align
+        self._texts = texts
         self._aligned: Words | None = None
 
     @property
@@ -101,7 +105,7 @@ class EncodedWords:
     @property
     def texts(self) -> tuple[str, ...]:
         """See `Words`."""
-        return self._all.texts
+        return self._all.texts if self._texts is None else self._texts
 
     @property
     def separable(self) -> bool:
@@ -162,7 +166,8 @@ class WordTokenizer:
             read = (query,) if isinstance(query, str) else query
             raw = (texts[row],) if pairs is None else (texts[row], pairs[row])
             align = partial(self._words, raw, read, encoding)
-            results.append(EncodedWords(ids, np.asarray(encoding.type_ids, np.int64), align))
+            whole = max(map(len, raw)) <= self._limits.max_bytes
+            results.append(EncodedWords(ids, np.asarray(encoding.type_ids, np.int64), align, read if whole else None))
         return results
 
     def _words(self, raw: tuple[bytes, ...], read: tuple[str, ...], encoding: Encoding) -> Words:

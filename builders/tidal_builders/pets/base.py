@@ -45,7 +45,8 @@ def export_encoder(
     layers, info = base_layers(encoder)
     folder.mkdir(parents=True, exist_ok=True)
     if engine != "openvino":
-        weights, description = weights_of(encoder, layers.digest)
+        # A plan has pooled vectors as its only output.
+        weights, description = weights_of(encoder, layers.digest, hidden=engine != "tensorrt")
         (folder / WEIGHTS_FILE).write_bytes(pack_tensors(weights))
     else:
         graph, description = build_graph(encoder, layers.digest, attention=attention)

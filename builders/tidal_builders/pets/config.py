@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tidal.pets.heads import shared_outputs
 from tidal_builders.pets.spec import PetsSpec
 
-_TENSORS = """\
+_INPUTS = """\
 input [
   { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] optional: true },
   { name: "text_pair" data_type: TYPE_STRING dims: [ 1 ] optional: true },
@@ -12,14 +13,11 @@ input [
   { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] optional: true allow_ragged_batch: true },
   { name: "token_type_ids" data_type: TYPE_INT64 dims: [ -1 ] optional: true allow_ragged_batch: true }
 ]
-output [
-  { name: "logits" data_type: TYPE_FP32 dims: [ -1 ] },
-  { name: "probabilities" data_type: TYPE_FP32 dims: [ -1 ] },
-  { name: "label" data_type: TYPE_STRING dims: [ 1 ] }"""
+"""
 
 
 def pets_config_pbtxt(spec: PetsSpec) -> str:
-    """The complete text of `config.pbtxt`.
+    """The complete text of `config.pbtxt`, with the outputs of all tasks that may share the encoder.
 
     Rows of a request are separate queries of one task, so `max_batch_size` limits rows, not batches. Plain
     `dynamic_batching`: the backend queues and batches by itself.
@@ -27,11 +25,15 @@ def pets_config_pbtxt(spec: PetsSpec) -> str:
     Args:
         spec: Spec of the model.
     """
-    attention = (
-        ',\n  { name: "attention_received" data_type: TYPE_FP32 dims: [ -1 ] }' if spec.attention_received else ""
+    tensors = [(each.name, each.data_type, each.dims) for each in shared_outputs()]
+    if spec.attention_received:
+        tensors.append(("attention_received", "TYPE_FP32", (-1,)))
+    outputs = ",\n".join(
+        f'  {{ name: "{name}" data_type: {data_type} dims: [ {", ".join(map(str, dims))} ] }}'
+        for name, data_type, dims in tensors
     )
     truncate = 'parameters { key: "truncate" value: { string_value: "true" } }\n' if spec.truncate else ""
     return (
-        f'name: "{spec.name}"\nbackend: "pets"\nmax_batch_size: 64\n{_TENSORS}{attention}\n]\n'
+        f'name: "{spec.name}"\nbackend: "pets"\nmax_batch_size: 64\n{_INPUTS}output [\n{outputs}\n]\n'
         f"dynamic_batching {{ }}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]\n{truncate}"
     )

@@ -2,8 +2,8 @@
 
 A block is four shared products, each followed by an operation. Query, key and value are one product; activation,
 residual and normalisation are computed together with the task's terms; attention skips padding. Only the first token's
-vector is pooled, so the last block omits everything that the other tokens would need, except all queries if the
-attention that tokens receive is an output.
+vector is pooled, so the last block computes its outputs for the first `kept` tokens alone: 1, or all for tasks that
+read every token. All its queries are computed if the attention that tokens receive is an output.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def build_graph(encoder: Encoder, digest: str, *, attention: bool = False) -> tu
     """Make the graph of an encoder and its description.
 
     Inputs of the graph: `input_ids` i32 [rows, tokens], `token_type_ids` i32 [rows, tokens] if the encoder has types,
-    `batch` i32 [1]. Output: `pooled` f32 [rows, width], and with attention `attention_received` f32 [rows, tokens],
-    summed over layers, heads and queries (Tabi §4.2).
+    `kept` i32 [1], `batch` i32 [1]. Outputs: `pooled` f32 [rows, width], `hidden` f32 [rows, kept, width], and with
+    attention `attention_received` f32 [rows, tokens], summed over layers, heads and queries (Tabi §4.2).
 
     Args:
         encoder: Weights of the encoder.
@@ -51,6 +51,7 @@ class _Graph:
         self.factory = NodeFactory("opset13")
         self.factory.add_extension(str(library_path()))
         self.batch = ops.parameter([1], np.int32, name="batch")
+        self.kept = ops.parameter([1], np.int32, name="kept")
 
     def build(self, digest: str) -> tuple[ov.Model, Description]:
         encoder = self.encoder
@@ -67,13 +68,13 @@ class _Graph:
         hidden = self._create("TaskNorm", [hidden, weight, bias, self.batch], attributes)
         for block in encoder.blocks:
             hidden = self._block(block, hidden, last=block is encoder.blocks[-1])
-        pooled = ops.squeeze(_first_token(hidden), _axis([1]))
+        pooled = ops.squeeze(_first_tokens(hidden, _axis([1])), _axis([1]))
         if encoder.pooler is not None:
             pooled = self._linear([encoder.pooler.path], pooled, encoder.pooler.activation)
-        outputs = [(pooled, "pooled")]
+        outputs = [(pooled, "pooled"), (hidden, "hidden")]
         if self.attention:
             outputs.append((ops.reduce_sum(reduce(ops.add, self.received), _axis([1])), ATTENTION_RECEIVED))
-        inputs.append(self.batch)
+        inputs += [self.kept, self.batch]
         for node, name in [*((node, node.get_friendly_name()) for node in inputs), *outputs]:
             node.output(0).get_tensor().set_names({name})
         description = Description(
@@ -86,16 +87,17 @@ class _Graph:
             linear=tuple(self.linear),
             norm=tuple(self.norm),
             attention=self.attention,
+            hidden=True,
         )
         return ov.Model([ops.result(node) for node, _ in outputs], inputs, "encoder"), description
 
     def _block(self, block: BlockPaths, hidden: Any, *, last: bool) -> Any:
         if last and not self.attention:
-            first = _first_token(hidden)
-            query = self._linear([block.query], first)
+            residual = _first_tokens(hidden, self.kept)
+            query = self._linear([block.query], residual)
             key = self._linear([block.key, block.value], hidden)
         else:
-            first = hidden
+            residual = hidden
             query = key = self._linear([block.query, block.key, block.value], hidden)
         shape = {"heads": self.encoder.heads, "width": self.encoder.width, "received": int(self.attention)}
         mixed = self._create("RowAttention", [query, key, self.batch], shape)
@@ -103,8 +105,8 @@ class _Graph:
             self.received.append(mixed.output(1))
             mixed = mixed.output(0)
             if last:
-                mixed, first = _first_token(mixed), _first_token(hidden)
-        attended = self._linear_norm(block.attention_output, block.attention_norm, mixed, first)
+                mixed, residual = _first_tokens(mixed, self.kept), _first_tokens(hidden, self.kept)
+        attended = self._linear_norm(block.attention_output, block.attention_norm, mixed, residual)
         inner = self._linear([block.inner], attended, self.encoder.activation)
         return self._linear_norm(block.outer, block.output_norm, inner, attended)
 
@@ -118,20 +120,22 @@ class _Graph:
         return self._create("TaskLinear", [shared, source, self.batch], attributes)
 
     def _linear_norm(self, path: str, norm: str, source: Any, residual: Any) -> Any:
-        shared, number = self._product([path], source)
+        shared, number = self._product([path], source, norm)
         weight, bias, attributes = self._norm(norm)
         return self._create(
             "TaskLinearNorm", [shared, source, residual, weight, bias, self.batch], {"layer": number, **attributes}
         )
 
-    def _product(self, paths: list[str], source: Any) -> tuple[Any, int]:
-        """The shared product with its bias, and the number of the first of its layers."""
+    def _product(self, paths: list[str], source: Any, norm: str | None = None) -> tuple[Any, int]:
+        """The shared product with its bias, and the number of the first of its layers; `norm` normalises its sum."""
         layers = [self.encoder.linear[path] for path in paths]
         weight, bias = f"{paths[0]}.weight", f"{paths[0]}.bias"
         number, first = len(self.linear), 0
         for path, layer in zip(paths, layers, strict=True):
             outputs, inputs = layer.shape
-            spec = LinearSpec(path=path, outputs=outputs, inputs=inputs, weight=weight, bias=bias, first=first)
+            spec = LinearSpec(
+                path=path, outputs=outputs, inputs=inputs, weight=weight, bias=bias, first=first, norm=norm
+            )
             self.linear.append(spec)
             first += outputs
         matrix = _constant(np.concatenate([layer.weight for layer in layers]), weight)
@@ -166,5 +170,5 @@ def _axis(value: int | list[int]) -> Any:
     return ops.constant(np.asarray(value, np.int32))
 
 
-def _first_token(hidden: Any) -> Any:
-    return ops.slice(hidden, _axis([0]), _axis([1]), _axis([1]), _axis([1]))
+def _first_tokens(hidden: Any, count: Any) -> Any:
+    return ops.slice(hidden, _axis([0]), count, _axis([1]), _axis([1]))

@@ -13,7 +13,7 @@ from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import code_hash, source_folder
 from tidal_builders.foreign.recognise import ENCODERS, require
 from tidal_builders.pets.spec import PetsSpec
-from tidal_builders.planning import BuildPlan, compare, ingredients, samples_file, samples_ingredient
+from tidal_builders.planning import BuildPlan, compare, ingredients, text_file, text_ingredient
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "openvino")
 
@@ -47,7 +47,7 @@ def plan_pets(spec: PetsSpec, repository: Path, base: Path) -> PetsPlan:
     """
     source = source_folder(spec.model, spec.revision, base)
     require(source, ENCODERS, spec.kind)
-    samples = samples_file(spec.samples, base)
+    samples = text_file("samples", spec.samples, base)
     threads = spec.threads or len(os.sched_getaffinity(0))
     engine = engine_entry(spec.engine)
     engine_libraries = (engine.distribution, *engine.build_libraries)
@@ -57,7 +57,7 @@ def plan_pets(spec: PetsSpec, repository: Path, base: Path) -> PetsPlan:
         code=code_hash("tidal_builders.pets.build"),
         device_kind=choose_device(spec.engine, spec.device),
         libraries=tuple(dict.fromkeys((*_LIBRARIES, *engine_libraries))),
-        more={"threads": str(threads), "kernels": library_path().stem, **samples_ingredient(samples)},
+        more={"threads": str(threads), "kernels": library_path().stem, **text_ingredient("samples file", samples)},
     )
     entry = ModelEntry(repository / spec.name)
     published, reasons = compare(entry, load_pets_manifest, parts)

@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, Field
 
 from tidal.manifest import Verification
-from tidal.pets.engine.contract import PetsEngine, PetsPrecision
+from tidal.pets.engine.contract import Ids, LoadedTask, PetsEngine, PetsPrecision
 from tidal.pets.terms import BaseLayers, FloatArray, TaskTerms
 from tidal_builders.pets.source import BaseSource
 from tidal_builders.pets.streams import run_every_way
@@ -31,7 +31,8 @@ class PetsVerification(BaseModel):
 
     Attributes:
         verification: Figures that are published in the manifest.
-        errors: Largest error of the pooled vector by kind, the base's own under "base".
+        errors: Largest error of the pooled vector, or of hidden states as a share of a query's largest one, by kind;
+            the base's own under "base".
         least: Share of the samples that must keep their label.
         received: Error of attention_received as a share of a query's largest value.
     """
@@ -46,25 +47,27 @@ class PetsVerification(BaseModel):
         """Why the base cannot be published, one clause per reason."""
         found = self.verification
         said = [
-            f"'{name}': largest error of the pooled vector {error:.3g} exceeds the tolerance {found.tolerance:g}"
+            f"'{name}': largest error of the pooled vector or of hidden states {error:.3g} exceeds the tolerance "
+            f"{found.tolerance:g}"
             for name, error in self.errors.items()
             if not error <= found.tolerance
         ]
         if not self.received <= found.tolerance:
             limit = f"{found.tolerance:g} is accepted"
             said.append(f"attention_received is off by {self.received:.3g} of its largest value, {limit}")
-        if found.argmax_agreement < self.least:
+        if (found.argmax_agreement or 0.0) < self.least:
             said.append(f"{found.argmax_agreement:.2%} of the samples keep their label; required is {self.least:.2%}")
         return tuple(said)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sample:
-    """A query, its task's kind or "base", and the source model's pooled vector [width] and attention received."""
+    """A query, its task's kind or "base", and the source model's outputs: pooled [width], hidden [length, width]."""
 
     variant: str
     row: Row
     pooled: FloatArray
+    hidden: FloatArray
     received: FloatArray | None
 
 
@@ -113,16 +116,22 @@ def verify(
         lengths = np.array([len(sample.row["input_ids"]) for sample in chosen])
         of = [loaded.get(sample.variant) for sample in chosen]
         ways = run_every_way(engine, of, batch["input_ids"], lengths, batch.get("token_type_ids"))
-        for sample, *vectors in zip(chosen, *ways, strict=True):
+        hidden = _hidden(engine, of, batch["input_ids"], lengths, batch.get("token_type_ids"))
+        for sample, states, *vectors in zip(chosen, hidden, *ways, strict=True):
             error = float(np.abs(np.stack(vectors) - sample.pooled).max())
+            if states is not None:
+                largest = max(1.0, float(np.abs(sample.hidden).max()))
+                apart = float(np.abs(states[: len(sample.hidden)] - sample.hidden).max()) / largest
+                error = float(np.max([error, apart]))  # unlike `max` it keeps NaN
             # NaN is not a small error.
             errors[sample.variant] = float("inf") if np.isnan(error) else max(errors[sample.variant], error)
             head = tasks.get(sample.variant, tasks[kinds[0]]).head
             labels = {int((head.weight @ each + head.bias).argmax()) for each in (*vectors, sample.pooled)}
             same += int(len(labels) == 1)
         if attention:
-            found = engine.attended(of, batch["input_ids"], lengths, batch.get("token_type_ids"))
-            off = max(off, *(_off(sample, own) for sample, own in zip(chosen, found.received, strict=True)))
+            found = engine.run(of, batch["input_ids"], lengths, batch.get("token_type_ids"), attention=True).received
+            assert found is not None
+            off = max(off, *(_off(sample, own) for sample, own in zip(chosen, found, strict=True)))
     for task in loaded.values():
         engine.remove(task)
     verification = Verification(
@@ -132,6 +141,17 @@ def verify(
         argmax_agreement=same / len(samples),
     )
     return PetsVerification(verification=verification, errors=errors, least=LEAST_AGREEMENT[precision], received=off)
+
+
+def _hidden(
+    engine: PetsEngine, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, types: Ids | None
+) -> Sequence[FloatArray | None]:
+    """Hidden states of all tokens of each row, None from an engine without."""
+    if not engine.description.hidden:
+        return [None] * len(tasks)
+    found = engine.run(tasks, ids, lengths, types, all_tokens=True).hidden
+    assert found is not None
+    return list(found)
 
 
 def _off(sample: _Sample, received: FloatArray) -> float:
@@ -167,7 +187,7 @@ def _ask_source(
             received = None if eager is None else attention_received(eager(**inputs, output_attentions=True))
         pooled = getattr(found, "pooler_output", None)
         vector = found.last_hidden_state[:, 0] if pooled is None else pooled
-        samples.append(_Sample(variant, row, vector[0].numpy(), received))
+        samples.append(_Sample(variant, row, vector[0].numpy(), found.last_hidden_state[0].numpy(), received))
     return samples
 
 

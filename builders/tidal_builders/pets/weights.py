@@ -10,22 +10,26 @@ from tidal.pets.terms import FloatArray
 from tidal_builders.pets.encoder import Encoder
 
 
-def weights_of(encoder: Encoder, digest: str) -> tuple[dict[str, FloatArray], Description]:
+def weights_of(encoder: Encoder, digest: str, *, hidden: bool = True) -> tuple[dict[str, FloatArray], Description]:
     """The weights of an encoder by name, and their description.
 
     Args:
         encoder: Weights of the encoder.
         digest: Digest of all weights, by which tasks name the encoder.
+        hidden: Whether the engine returns hidden states, and not only pooled vectors.
     """
     weights = {"words": encoder.words, "positions": encoder.positions}
     if encoder.types is not None:
         weights["types"] = encoder.types
     linear, norm = [], []
+    followed = {block.attention_output: block.attention_norm for block in encoder.blocks}
+    followed |= {block.outer: block.output_norm for block in encoder.blocks}
     for path, layer in encoder.linear.items():
         names = f"{path}.weight", f"{path}.bias"
         weights |= dict(zip(names, (layer.weight, layer.bias), strict=True))
         outputs, inputs = layer.shape
-        linear.append(LinearSpec(path=path, outputs=outputs, inputs=inputs, weight=names[0], bias=names[1], first=0))
+        sizes = {"outputs": outputs, "inputs": inputs}
+        linear.append(LinearSpec(path=path, weight=names[0], bias=names[1], norm=followed.get(path), **sizes))
     for path, own in encoder.norm.items():
         names = f"{path}.weight", f"{path}.bias"
         weights |= dict(zip(names, (own.weight, own.bias), strict=True))
@@ -50,5 +54,6 @@ def weights_of(encoder: Encoder, digest: str) -> tuple[dict[str, FloatArray], De
         linear=tuple(linear),
         norm=tuple(norm),
         form=form,
+        hidden=hidden,
     )
     return weights, description

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from tidal.errors import InvalidArgument, did_you_mean
-from tidal.pets.engine.contract import Ids
+from tidal.pets.engine.contract import Ids, no_hidden_error
 from tidal.pets.engine.description import Description, LinearSpec
+from tidal.pets.heads import check_head, head_reads
 from tidal.pets.terms import (
     Activation,
     Bottleneck,
     FloatArray,
-    Head,
     LinearTerms,
     LowRankDelta,
     NormTerms,
@@ -36,6 +37,7 @@ def checked_terms(terms: TaskTerms, description: Description) -> TaskTerms:
 
     Raises:
         InvalidArgument: A layer is unknown, or an array has another shape, type or content than the layer accepts.
+        Unsupported: The head reads hidden states, and the encoder was exported without them.
     """
     linear = {spec.path: spec for spec in description.linear}
     norm = {spec.path: spec.width for spec in description.norm}
@@ -45,11 +47,13 @@ def checked_terms(terms: TaskTerms, description: Description) -> TaskTerms:
     for path in terms.norm:
         if path not in norm:
             raise InvalidArgument(f"the base has no normalisation '{path}': {did_you_mean(path, norm)}")
-    classes = len(terms.head.labels)
-    head = Head(
-        _floats("head weight", terms.head.weight, (classes, description.width)),
-        _floats("head bias", terms.head.bias, (classes,)),
-        terms.head.labels,
+    check_head(terms.head, description.width)
+    if head_reads(terms.head) != "pooled" and not description.hidden:
+        raise no_hidden_error()
+    head = replace(
+        terms.head,
+        weight=_floats("head weight", terms.head.weight, terms.head.weight.shape),
+        bias=_floats("head bias", terms.head.bias, terms.head.bias.shape),
     )
     return TaskTerms(
         head,
@@ -124,12 +128,18 @@ def _bottleneck(spec: LinearSpec, own: Bottleneck) -> Bottleneck:
         raise InvalidArgument(
             f"activation '{own.activation}' {where}: {did_you_mean(own.activation, sorted(get_args(Activation)))}"
         )
+    if own.after_norm and spec.norm is None:
+        raise InvalidArgument(
+            f"the bottleneck at '{spec.path}' reads a normalised sum, which the base does not compute there; build the "
+            "base again if it is of an earlier release"
+        )
     return Bottleneck(
         _floats(f"down {where}", own.down, (width, outputs)),
         _floats(f"down_bias {where}", own.down_bias, (width,)),
         _floats(f"up {where}", own.up, (outputs, width)),
         _floats(f"up_bias {where}", own.up_bias, (outputs,)),
         own.activation,
+        own.after_norm,
     )
 
 

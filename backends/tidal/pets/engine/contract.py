@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.engine.description import Description
+from tidal.pets.terms import EncoderOutputs as EncoderOutputs
 from tidal.pets.terms import FloatArray, Head, TaskTerms
 
 Ids = npt.NDArray[np.integer[Any]]
@@ -23,8 +23,8 @@ class LoadedTask:
     """A task in an engine's memory, made by that engine's `add` and valid for that engine only.
 
     Attributes:
-        head: Classifier of the task.
-        bytes: Memory of the task in bytes, classifier included.
+        head: Head of the task.
+        bytes: Memory of the task in bytes, head included.
     """
 
     __slots__ = ("__weakref__", "bytes", "head")
@@ -32,20 +32,6 @@ class LoadedTask:
     def __init__(self, head: Head, packed: int) -> None:
         self.head = head
         self.bytes = packed + head.weight.nbytes + head.bias.nbytes
-
-
-@dataclass(frozen=True, slots=True)
-class Attended:
-    """Pooled vectors of a batch and the attention that its tokens receive.
-
-    Attributes:
-        pooled: Pooled vectors, float32 [rows, width].
-        received: Attention that each token receives, float32 [rows, tokens], summed over layers, heads and the row's
-            queries (Tabi §4.2); 0 for padding.
-    """
-
-    pooled: FloatArray
-    received: FloatArray
 
 
 class PetsEngine(Protocol):
@@ -88,20 +74,36 @@ class PetsEngine(Protocol):
             InvalidArgument: Shapes do not match, an id is outside the vocabulary, or a task was removed.
         """
 
-    def attended(
-        self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
-    ) -> Attended:
-        """Compute pooled vectors and the attention that tokens receive; arguments and errors as in `pooled`.
+    def run(
+        self,
+        tasks: Sequence[LoadedTask | None],
+        ids: Ids,
+        lengths: Ids,
+        type_ids: Ids | None = None,
+        *,
+        all_tokens: bool = False,
+        attention: bool = False,
+    ) -> EncoderOutputs:
+        """Compute all outputs of a batch; further arguments and errors as in `pooled`.
+
+        Args:
+            tasks: Task of each row.
+            ids: Token ids.
+            lengths: Number of real tokens of each row.
+            type_ids: Token types.
+            all_tokens: Whether the hidden states of all tokens are computed, and not only those of the first tokens:
+                the last block then runs for all tokens.
+            attention: Whether the attention that tokens receive is returned.
 
         Raises:
-            Unsupported: The encoder was exported without attention.
+            Unsupported: The encoder was exported without attention, or without hidden states.
         """
 
 
 def answer(
     engine: PetsEngine, tasks: Sequence[LoadedTask], ids: Ids, lengths: Ids, type_ids: Ids | None = None
 ) -> list[FloatArray]:
-    """Compute the logits of a batch.
+    """Compute the logits of a batch whose tasks are classifications.
 
     Args:
         engine: Engine that holds the tasks.
@@ -118,6 +120,11 @@ def answer(
     """
     pooled = engine.pooled(tasks, ids, lengths, type_ids)
     return [task.head.weight @ vector + task.head.bias for task, vector in zip(tasks, pooled, strict=True)]
+
+
+def no_hidden_error() -> Unsupported:
+    """Make the error for an encoder that was exported without hidden states."""
+    return Unsupported("this encoder gives pooled vectors only; build it again, with engine openvino or torch")
 
 
 def no_attention_error() -> Unsupported:

@@ -26,6 +26,9 @@ class LinearSpec(Strict):
     weight: str
     bias: str
     first: int = Field(0, ge=0)
+    norm: str | None = Field(
+        None, description="path of the normalisation of the sum of the layer's outputs and the residual; None: no such"
+    )
 
 
 class NormSpec(Strict):
@@ -78,6 +81,7 @@ class Description(Strict):
     norm: tuple[NormSpec, ...]
     form: EncoderForm | None = Field(None, description="form of an encoder without a graph")
     attention: bool = Field(False, description="whether the graph returns the attention that tokens receive")
+    hidden: bool = Field(False, description="whether hidden states are outputs, and not only pooled vectors")
 
 
 def read_description(folder: Path) -> Description:

@@ -1,7 +1,7 @@
 """Adapters: a bottleneck on the outputs of the attention and of the feed-forward part, before residual and LayerNorm.
 
-Houlsby et al. A task may have a sparse difference besides: for example a head of two layers, whose first layer replaces
-the pooler.
+It reads these outputs (Houlsby et al.), or their sum with the residual after the LayerNorm (Pfeiffer et al.). A task
+may have a sparse difference besides: for example a head of two layers, whose first layer replaces the pooler.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tidal.tensor_file import Array
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "silu")
 assert set(ACTIVATIONS) == set(get_args(Activation))
 # Names of the layers that write into the residual stream: in BERT and RoBERTa, in DistilBERT.
+_AFTER_NORM = "after_norm"
 _ADAPTER_LAYERS = ("output.dense", "attention.out_lin", "ffn.lin2")
 
 
@@ -58,7 +59,17 @@ def _bottleneck(tensors: LayerTensors) -> Bottleneck:
         tensors.values("up", (outputs, width), "the layer's outputs and the width of 'down'"),
         tensors.values("up_bias", (outputs,), "the layer's outputs"),
         ACTIVATIONS[codes[0]],
+        after_norm=_after_norm(tensors),
     )
+
+
+def _after_norm(tensors: LayerTensors) -> bool:
+    if not tensors.has(_AFTER_NORM):
+        return False
+    codes = tensors.octets(_AFTER_NORM)
+    if codes.tolist() not in ([0], [1]):
+        raise tensors.refuse(_AFTER_NORM, f"is {codes.tolist()[:4]}; accepted is 0 or 1")
+    return bool(codes[0])
 
 
 def _write(terms: LinearTerms, layer: LinearLayer, storage: Storage) -> dict[str, Array]:
@@ -66,8 +77,10 @@ def _write(terms: LinearTerms, layer: LinearLayer, storage: Storage) -> dict[str
     if terms.bottleneck is not None:
         for part in ("down", "down_bias", "up", "up_bias"):
             stored[part] = storage.values(getattr(terms.bottleneck, part))
+        if terms.bottleneck.after_norm:
+            stored[_AFTER_NORM] = np.ones(1, np.uint8)
         stored["activation"] = np.asarray([ACTIVATIONS.index(terms.bottleneck.activation)], np.uint8)
     return stored
 
 
-KIND = Kind("adapter", "bottleneck adapters (Houlsby)", (Bottleneck, SparseDelta), _read, _write)
+KIND = Kind("adapter", "bottleneck adapters (Houlsby, Pfeiffer)", (Bottleneck, SparseDelta), _read, _write)

@@ -7,13 +7,14 @@ small and keep their precision as float16.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 
 from tidal.errors import InvalidArgument, did_you_mean
+from tidal.pets.heads import check_head, head_outputs
 from tidal.pets.kinds.kind import Kind
 from tidal.pets.kinds.tensors import LayerTensors
 from tidal.pets.terms import BaseLayers, FloatArray, Head, LinearTerms, NormLayer, NormTerms, TaskTerms
@@ -23,20 +24,20 @@ from tidal.tensor_file import Array
 _HEAD = "head"
 
 
-def read_terms(kind: Kind, tensors: Mapping[str, Array], labels: Sequence[str], base: BaseLayers) -> TaskTerms:
+def read_terms(kind: Kind, tensors: Mapping[str, Array], form: Head, base: BaseLayers) -> TaskTerms:
     """Convert stored tensors to a task's terms.
 
     Args:
         kind: Kind of the task.
         tensors: Stored tensors by name.
-        labels: Names of the task's classes.
+        form: The task's head without its values.
         base: Layers of the base.
 
     Raises:
-        InvalidArgument: A tensor is missing, unknown, or does not fit the base or the labels.
+        InvalidArgument: A tensor is missing, unknown, or does not fit the base or the head.
     """
     parts = by_layer(tensors)
-    head = _read_head(parts.pop(_HEAD, {}), labels, base)
+    head = _read_head(parts.pop(_HEAD, {}), form, base)
     linear: dict[str, LinearTerms] = {}
     norm: dict[str, NormTerms] = {}
     for path in sorted(parts):
@@ -72,6 +73,7 @@ def write_terms(kind: Kind, terms: TaskTerms, base: BaseLayers, storage: Storage
     def store(path: str, parts: Mapping[str, Array]) -> None:
         stored.update({f"{path}{SEPARATOR}{part}": array for part, array in parts.items()})
 
+    check_head(terms.head, base.width)
     with _naming(_HEAD):
         store(_HEAD, {part: storage.values(getattr(terms.head, part)) for part in ("weight", "bias")})
     for path, change in terms.linear.items():
@@ -106,14 +108,18 @@ def _naming(path: str) -> Iterator[None]:
         raise InvalidArgument(f"layer '{path}' {error}") from None
 
 
-def _read_head(parts: Mapping[str, Array], labels: Sequence[str], base: BaseLayers) -> Head:
+def _read_head(parts: Mapping[str, Array], form: Head, base: BaseLayers) -> Head:
     # Not a layer of the base, but checked in the same way.
     tensors = LayerTensors(_HEAD, NormLayer(np.zeros(0, np.float32), np.zeros(0, np.float32)), parts)
-    weight = tensors.values("weight", (len(labels), base.width), "a row for each label")
-    bias = tensors.values("bias", (len(labels),), "a value for each label")
+    outputs = head_outputs(form)
+    of = "a row for each label" if form.labels else f"the outputs of task {form.task}"
+    weight = tensors.values("weight", (outputs, base.width), of)
+    bias = tensors.values("bias", (outputs,), of)
     if left := tensors.left():
         raise tensors.refuse(left[0][:80], "is unknown; accepted are head/weight and head/bias")
-    return Head(weight, bias, tuple(labels))
+    head = replace(form, weight=weight, bias=bias)
+    check_head(head, base.width)
+    return head
 
 
 def _read_bias(tensors: LayerTensors) -> FloatArray | None:

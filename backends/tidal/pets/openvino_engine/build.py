@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
 import openvino as ov
 
-from tidal.compiling import build_command, compile_sources, find_compiler, run_compiler, shared_headers
+from tidal.compiling import (
+    build_command,
+    compile_sources,
+    find_compiler,
+    replace_library,
+    run_compiler,
+    shared_headers,
+)
 from tidal.errors import NotFound
 from tidal.pets.openvino_engine.native import library_path, source_folder
 
@@ -42,20 +48,15 @@ def build(*, force: bool = False) -> Path:
     runtime = [next(iter(sorted(libraries.glob(pattern))), None) for pattern in ("libopenvino.so*", "libtbb.so*")]
     if None in runtime or not (package / "include" / "openvino" / "openvino.hpp").is_file():
         raise NotFound(f"{package} lacks OpenVINO's headers or libraries: install OpenVINO's wheel from PyPI")
-    sources = source_folder()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+
+    def link(scratch: Path, linked: Path) -> None:
         flags = (*_COMMON, f"-I{shared_headers()}", "-isystem", str(package / "include"))
-        objects = compile_sources(compiler, sources, Path(scratch), flags, {"kernels.cpp": _LEVELS})
-        linked = f"{scratch}/{target.name}"
+        objects = compile_sources(compiler, source_folder(), scratch, flags, {"kernels.cpp": _LEVELS})
         # No run path: `native` imports OpenVINO first, and the loader then uses the libraries that are already loaded.
         linking = [f"-L{libraries}", *(f"-l:{path.name}" for path in runtime if path)]
-        run_compiler([compiler, "-shared", "-o", linked, *objects, *linking, "-Wl,--no-undefined"])
-        Path(linked).replace(target)
-    for path in target.parent.glob("libtidal_pets-*.so"):
-        if path != target:
-            path.unlink()
-    return target
+        run_compiler([compiler, "-shared", "-o", str(linked), *objects, *linking, "-Wl,--no-undefined"])
+
+    return replace_library(target, link)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,16 @@ import openvino as ov
 
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.engine.checks import checked_batch
-from tidal.pets.engine.contract import Attended, Ids, LoadedTask, PetsPrecision, foreign_task_error, no_attention_error
-from tidal.pets.engine.description import GRAPH_FILE, Description, read_description
+from tidal.pets.engine.contract import (
+    EncoderOutputs,
+    Ids,
+    LoadedTask,
+    PetsPrecision,
+    foreign_task_error,
+    no_attention_error,
+    no_hidden_error,
+)
+from tidal.pets.engine.description import ATTENTION_RECEIVED, GRAPH_FILE, Description, read_description
 from tidal.pets.openvino_engine.merging import merge_into
 from tidal.pets.openvino_engine.native import core, library, raise_on_failure
 from tidal.pets.openvino_engine.tasks import NativeTask, load_task
@@ -60,28 +68,29 @@ class OpenVinoPetsEngine:
         type_ids: Ids | None = None,
     ) -> FloatArray:
         """Compute the pooled vectors of a batch; see `PetsEngine.pooled`."""
-        return self._run(tasks, ids, lengths, type_ids, outputs=1)[0]
+        return self.run(tasks, ids, lengths, type_ids).pooled
 
-    def attended(
+    def run(
         self,
         tasks: Sequence[LoadedTask | None],
         ids: Ids,
         lengths: Ids,
         type_ids: Ids | None = None,
-    ) -> Attended:
-        """Compute pooled vectors and the attention that tokens receive; see `PetsEngine.attended`."""
-        if not self.description.attention:
+        *,
+        all_tokens: bool = False,
+        attention: bool = False,
+    ) -> EncoderOutputs:
+        """Compute all outputs of a batch; see `PetsEngine.run`."""
+        if attention and not self.description.attention:
             raise no_attention_error()
-        return Attended(*self._run(tasks, ids, lengths, type_ids, outputs=2))
-
-    def _run(
-        self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None, *, outputs: int
-    ) -> list[FloatArray]:
-        """Run a batch and return the first `outputs` outputs of the graph."""
+        if all_tokens and not self.description.hidden:
+            raise no_hidden_error()
         bounded, types = checked_batch(self.description, tasks, ids, lengths, type_ids)
         inputs: dict[str, npt.NDArray[Any]] = {"input_ids": bounded}
         if types is not None:
             inputs["token_type_ids"] = types
+        if self.description.hidden:
+            inputs["kept"] = np.asarray([bounded.shape[1] if all_tokens else 1], np.int32)
         handles = np.empty(len(tasks), np.uintp)
         counts = np.ascontiguousarray(lengths, np.int32)
         request = self._requests.get()
@@ -96,12 +105,15 @@ class OpenVinoPetsEngine:
                     # OpenVINO reads the array in place, and does not keep it alive: `inputs` does.
                     request.set_tensor(name, ov.Tensor(array, shared_memory=True))
                 request.infer(share_outputs=True)
-                found: list[FloatArray] = [request.get_output_tensor(spec).data.copy() for spec in range(outputs)]
+                wanted = {"pooled": True, "hidden": self.description.hidden, ATTENTION_RECEIVED: attention}
+                found: dict[str, FloatArray] = {
+                    name: request.get_tensor(name).data.copy() for name, wants in wanted.items() if wants
+                }
             finally:
                 library().tidal_batch_end(batch)
         finally:
             self._requests.put(request)
-        return found
+        return EncoderOutputs(found["pooled"], found.get("hidden"), found.get(ATTENTION_RECEIVED))
 
 
 def open_openvino_engine(

@@ -30,7 +30,7 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     ),
     "tidal_task_bottleneck": (
         ctypes.c_bool,
-        (_POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_int32),
+        (_POINTER, _COUNT, _COUNT, _COUNT, _POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_int32, ctypes.c_bool),
     ),
     "tidal_task_norm": (ctypes.c_bool, (_POINTER, _COUNT, _COUNT, _POINTER, _POINTER)),
     "tidal_batch_begin": (ctypes.c_int32, (_COUNT, _POINTER, _POINTER)),

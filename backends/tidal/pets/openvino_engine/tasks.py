@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def load_task(terms: TaskTerms, description: Description) -> NativeTask:
     terms = checked_terms(terms, description)
     linear = {spec.path: (number, spec.outputs, spec.inputs) for number, spec in enumerate(description.linear)}
     norm = {spec.path: number for number, spec in enumerate(description.norm)}
-    head = Head(terms.head.weight.copy(), terms.head.bias.copy(), terms.head.labels)
+    head = replace(terms.head, weight=terms.head.weight.copy(), bias=terms.head.bias.copy())
     handle = library().tidal_task_create(len(linear), len(norm))
     raise_on_failure(handle)
     try:
@@ -94,7 +95,8 @@ def _add_linear(handle: int, number: int, outputs: int, inputs: int, own: Linear
 
 def _add_bottleneck(handle: int, number: int, outputs: int, own: Bottleneck) -> None:
     arrays = own.down, own.down_bias, own.up, own.up_bias
-    _call("tidal_task_bottleneck", handle, number, outputs, len(own.down), *arrays, _ACTIVATIONS[own.activation])
+    how = _ACTIVATIONS[own.activation], own.after_norm
+    _call("tidal_task_bottleneck", handle, number, outputs, len(own.down), *arrays, *how)
 
 
 def _add_norm(handle: int, number: int, own: NormTerms) -> None:

@@ -68,7 +68,7 @@ def read_task_terms(folder: Path, info: TaskInfo, base: BaseLayers) -> TaskTerms
     """
     check_base(info, base.digest)
     kind = find_kind(info.kind)
-    return read_terms(kind, read_tensors(folder, info, _max_bytes(base, len(info.labels))), info.labels, base)
+    return read_terms(kind, read_tensors(folder, info, _max_bytes(base, info)), info.empty_head(base.width), base)
 
 
 def add_task(
@@ -105,9 +105,11 @@ def add_task(
     """
     check_task_name(name)
     content = pack_tensors(write_terms(find_kind(kind), terms, base, storage))
+    head = terms.head
     info = make_record(
         TaskInfo, name, content,
-        kind=kind, base=base.digest, labels=terms.head.labels, memory_bytes=terms.bytes, provenance=provenance,
+        kind=kind, base=base.digest, head=head.task, settings=dict(head.settings), labels=head.labels,
+        memory_bytes=terms.bytes, provenance=provenance,
     )  # fmt: skip
 
     def confirm(task: PetsTask) -> TaskInfo:
@@ -136,7 +138,7 @@ def copy_task(tasks: Path, name: str, source: Path, base: BaseLayers, *, replace
     check_task_name(name)
     info = read_task_info(source)
     read_task_terms(source, info, base)
-    content = read_content(source, info, _max_bytes(base, len(info.labels)))
+    content = read_content(source, info, _max_bytes(base, info))
     return place_task(tasks, name, info, content, lambda folder: _read(folder, name, base), replace=replace)
 
 
@@ -145,6 +147,6 @@ def _read(folder: Path, name: str, base: BaseLayers) -> PetsTask:
     return PetsTask(name, info, read_task_terms(folder, info, base))
 
 
-def _max_bytes(base: BaseLayers, labels: int) -> int:
+def _max_bytes(base: BaseLayers, info: TaskInfo) -> int:
     weights = sum(layer.weight.size for layer in base.linear.values())
-    return 2 * 4 * (weights + labels * base.width) + _EXTRA_BYTES
+    return 2 * 4 * (weights + len(info.labels) * base.width) + _EXTRA_BYTES

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field
+import numpy as np
+from pydantic import Field, model_validator
 
+from tidal.encoder_tasks.entries import TaskName
+from tidal.errors import InvalidArgument
 from tidal.manifest import Strict
+from tidal.pets.heads import check_head, head_outputs
+from tidal.pets.terms import Head
 from tidal.tasks.record import LabelledRecord, read_record
 
 
@@ -24,7 +32,8 @@ class AnswerComparison(Strict):
 
     source: str = Field(description="model that it was compared with")
     texts: int = Field(ge=1, description="texts that both models answered")
-    labels: float = Field(ge=0, le=1, description="share of the texts with the same label")
+    measure: str = Field("argmax", description="measure of the task; argmax: share of equal labels")
+    labels: float = Field(ge=0, le=1, description="agreement of the answers by this measure")
     clear_labels: float = Field(ge=0, le=1, description="the same among texts whose two highest logits differ clearly")
     max_error: float = Field(
         ge=0, description="largest error of a logit, as a share of the largest logit if that is above 1"
@@ -33,7 +42,10 @@ class AnswerComparison(Strict):
         gt=0, description="accepted error of a task that stores everything that the source changed"
     )
     agreement: float = Field(
-        ge=0, le=1, description="the lesser of `labels` and 1 - the mean total variation distance of probabilities"
+        ge=0,
+        le=1,
+        description="the same; of classifications the lesser of it and 1 - the mean total variation distance of "
+        "probabilities",
     )
 
     @property
@@ -43,8 +55,9 @@ class AnswerComparison(Strict):
 
     def sentence(self) -> str:
         """Describe the figures for people, beginning with the source."""
+        how = "of the labels" if self.measure == "argmax" else f"by {self.measure}"
         return (
-            f"{self.source}: agreement {self.agreement:.1%}, {self.labels:.1%} of the labels on {self.texts} texts "
+            f"{self.source}: agreement {self.agreement:.1%}, {self.labels:.1%} {how} on {self.texts} texts "
             f"agree, logits differ by up to {self.max_error:.2g} (accepted of an exact import: {self.tolerance:g})"
         )
 
@@ -63,12 +76,35 @@ class TaskInfo(LabelledRecord):
     """`task.json` of a task on a frozen encoder."""
 
     kind: str = Field(min_length=1, max_length=128)
+    head: TaskName = Field("classification", description="what the head's outputs mean: a task of encoders")
+    settings: dict[str, Any] = Field(default_factory=dict, description="settings of the head")
     provenance: Provenance
+
+    @model_validator(mode="after")
+    def _check_head(self) -> TaskInfo:
+        try:
+            outputs = head_outputs(head := self.empty_head(1))
+            empty = replace(head, weight=np.zeros((outputs, 1), np.float32), bias=np.zeros(outputs, np.float32))
+            check_head(empty, 1)
+        except (InvalidArgument, KeyError) as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    def empty_head(self, width: int) -> Head:
+        """The task's head without its values.
+
+        Args:
+            width: Size of the encoder's hidden states.
+        """
+        values = np.zeros((0, width), np.float32), np.zeros(0, np.float32)
+        return Head(*values, self.labels, self.head, self.settings)
 
     @property
     def fingerprint(self) -> str:
         """Hash of everything that the task's answers depend on; equal if the same task is added again."""
         parts = (self.base, *self.labels, self.tensors.sha256)
+        if self.head != "classification":
+            parts += (json.dumps([self.head, self.settings], sort_keys=True),)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

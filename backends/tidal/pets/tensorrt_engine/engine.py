@@ -13,7 +13,7 @@ import torch
 from tidal.engines import Artifact, choose_device
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.engine.checks import checked_batch
-from tidal.pets.engine.contract import Attended, Ids, LoadedTask, no_attention_error
+from tidal.pets.engine.contract import EncoderOutputs, Ids, LoadedTask, no_attention_error, no_hidden_error
 from tidal.pets.engine.description import Description
 from tidal.pets.tensorrt_engine.form import (
     POOLED,
@@ -100,11 +100,22 @@ class TensorRtPetsEngine:
             with self._running:
                 return np.asarray(self._plan.run(inputs)[POOLED], np.float32)
 
-    def attended(
-        self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
-    ) -> Attended:
-        """Raise an error: the plan does not compute attention. See `PetsEngine.attended`."""
-        raise no_attention_error()
+    def run(
+        self,
+        tasks: Sequence[LoadedTask | None],
+        ids: Ids,
+        lengths: Ids,
+        type_ids: Ids | None = None,
+        *,
+        all_tokens: bool = False,
+        attention: bool = False,
+    ) -> EncoderOutputs:
+        """Compute pooled vectors, the only output of a plan; see `PetsEngine.run`."""
+        if attention:
+            raise no_attention_error()
+        if all_tokens:
+            raise no_hidden_error()
+        return EncoderOutputs(self.pooled(tasks, ids, lengths, type_ids), None)
 
 
 def open_dense_engine(

@@ -117,6 +117,11 @@ def check_terms(terms: TaskTerms, form: DenseForm, description: Description) -> 
         if own.delta is not None and len(own.delta.down) > form.rank:
             raise InvalidArgument(f"the rank at '{path}' is {len(own.delta.down)}, the plan accepts up to {form.rank}")
         if own.bottleneck is not None:
+            if own.bottleneck.after_norm:
+                raise InvalidArgument(
+                    f"the bottleneck at '{path}' reads a normalised sum (Pfeiffer); accepted by engine tensorrt are "
+                    "bottlenecks on a layer's output: build the base with engine torch or openvino"
+                )
             activations.add(own.bottleneck.activation)
             width = len(own.bottleneck.down)
             if path not in accepted:
@@ -167,7 +172,7 @@ def batch_inputs(
             inputs["bias_rows"][row] = task.bias
         if task.low_rank is not None:
             inputs["low_rank"][row] = _tables(task.low_rank)[:3]
-        for activation, ranks in task.bottlenecks.items():
+        for (_, activation), ranks in task.bottlenecks.items():
             inputs["bottleneck"][row] = _tables(ranks)[:, adapters]
             inputs["activation"][row] = ACTIVATIONS.index(activation)
     return inputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +47,12 @@ class _Rows:
             if site.number in self.adapters:
                 assert len(sites) == 1
                 product = product + self.bottleneck.delta(self.adapters.index(site.number), site, product)
+        return product
+
+    def add_after_norm(
+        self, sites: Sequence[Site], normalise: Callable[[torch.Tensor], torch.Tensor], product: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the product: a plan has no such terms, see `form.check_terms`."""
         return product
 
 
@@ -98,4 +104,4 @@ class DenseModule(torch.nn.Module):
             bottleneck=BottleneckOperator(activated, wide, after, matrices),
             adapters=self._adapters,
         )
-        return {POOLED: self._encoder(rows)}
+        return {POOLED: self._encoder(rows)[0]}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 
@@ -32,24 +32,24 @@ class BoundGroup:
         operator: Operator of the group.
         positions: Index of each linear layer among the group's layers, by the layer's number.
         rows: Rows of the batch, int64 [rows]; None: all rows.
-        reads_outputs: Whether the operator reads the layer's outputs instead of its inputs.
+        reads: What the operator reads: the layer's inputs, its outputs, or their normalised sum with the residual.
     """
 
     operator: Operator
     positions: Mapping[int, int]
     rows: torch.Tensor | None
-    reads_outputs: bool
+    reads: Literal["inputs", "outputs", "normalised"]
 
     def add(self, sites: Sequence[Site], source: torch.Tensor, product: torch.Tensor) -> None:
-        """Add to the rows of a product, in place; see `BoundBatch.add_terms`."""
+        """Add to the rows of a product, in place; `source` is what the operator reads, unless that is the product."""
         own = None
         for site in sites:
             position = self.positions.get(site.number)
             if position is None:
                 continue
             target = product[..., site.first : site.first + site.outputs]
-            if own is None or self.reads_outputs:
-                own = target if self.reads_outputs else source
+            if own is None or self.reads == "outputs":
+                own = target if self.reads == "outputs" else source
                 if self.rows is not None:
                     own = own.index_select(0, self.rows)
             delta = self.operator.delta(position, site, own)
@@ -57,6 +57,9 @@ class BoundGroup:
                 target.add_(delta)
             else:
                 target.index_add_(0, self.rows, delta)
+
+
+_READS: Mapping[str, Literal["outputs", "normalised"]] = {"bottleneck": "outputs", "after_norm": "normalised"}
 
 
 class Lanes(Protocol):
@@ -108,17 +111,45 @@ class BoundBatch:
         Returns:
             The product.
         """
+        self._add(sites, ("inputs", "outputs"), lambda: source, product)
+        return product
+
+    def add_after_norm(
+        self, sites: Sequence[Site], normalise: Callable[[torch.Tensor], torch.Tensor], product: torch.Tensor
+    ) -> torch.Tensor:
+        """Add the rows' terms that read the normalised sum of a product and the residual, in place.
+
+        Args:
+            sites: Layers that the product is of.
+            normalise: Computes the normalised sum from the product; called only if a row has such a term.
+            product: Product with all other terms, [rows, tokens, outputs].
+
+        Returns:
+            The product.
+        """
+        self._add(sites, ("normalised",), lambda: normalise(product), product)
+        return product
+
+    def _add(
+        self,
+        sites: Sequence[Site],
+        reads: Collection[str],
+        source: Callable[[], torch.Tensor],
+        product: torch.Tensor,
+    ) -> None:
         numbers = {site.number for site in sites}
-        works = {
-            position: partial(_add_all, part, sites, source, product)
+        found = {
+            position: [group for group in part if group.reads in reads and not numbers.isdisjoint(group.positions)]
             for position, part in enumerate(self.parts)
-            if any(not numbers.isdisjoint(group.positions) for group in part)
         }
+        if not any(found.values()):
+            return
+        own = source()
+        works = {position: partial(_add_all, part, sites, own, product) for position, part in found.items() if part}
         if len(works) == 1:
             next(iter(works.values()))()
-        elif works:
+        else:
             self.lanes.run(works)
-        return product
 
 
 def _add_all(groups: Sequence[BoundGroup], sites: Sequence[Site], source: torch.Tensor, product: torch.Tensor) -> None:
@@ -184,4 +215,4 @@ def _bind(
         else:
             operator = BottleneckOperator(ACTIVATIONS[group.activation], expanded, reader.take(*shape), matrices)
     positions = {layer: position for position, layer in enumerate(group.layers)}
-    return BoundGroup(operator, positions, rows, group.type == "bottleneck")
+    return BoundGroup(operator, positions, rows, _READS.get(group.type, "inputs"))

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from tidal.pets.terms import FloatArray
+from tidal.pets.engine.contract import EncoderOutputs
 from tidal.pets.torch_engine.bound import bind
 from tidal.pets.torch_engine.encoder import TorchEncoder
 from tidal.pets.torch_engine.operators import Matrices, SparseProduct
@@ -36,7 +36,7 @@ class StreamLanes:
         current = torch.cuda.current_stream()
         first, *others = works.values()
         while len(self._streams) < len(others):
-            self._streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+            self._streams.append(torch.cuda.Stream())
         used = self._streams[: len(others)]
         for stream, work in zip(used, others, strict=True):
             stream.wait_stream(current)
@@ -53,7 +53,7 @@ class _Captured:
 
     pinned: torch.Tensor
     numbers: torch.Tensor
-    pooled: torch.Tensor
+    outputs: tuple[torch.Tensor, ...]
     graph: torch.cuda.CUDAGraph
 
 
@@ -70,8 +70,8 @@ class GraphCache:
         self._seen: OrderedDict[Hashable, None] = OrderedDict()
 
     def run(
-        self, key: Hashable, numbers: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]
-    ) -> torch.Tensor:
+        self, key: Hashable, numbers: torch.Tensor, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
+    ) -> tuple[torch.Tensor, ...]:
         """Run a pass on the current stream, which must be the cache's.
 
         Args:
@@ -80,7 +80,7 @@ class GraphCache:
             compute: The pass as a function of the numbers on the device.
 
         Returns:
-            Result of the pass, valid until the next one.
+            Results of the pass, valid until the next one.
         """
         captured = self._graphs.get(key)
         if captured is None:
@@ -91,17 +91,17 @@ class GraphCache:
         _remember(self._graphs, key, captured, _MAX_GRAPHS)
         captured.numbers.copy_(captured.pinned.copy_(numbers), non_blocking=True)
         captured.graph.replay()
-        return captured.pooled
+        return captured.outputs
 
-    def _capture(self, numbers: torch.Tensor, compute: Callable[[torch.Tensor], torch.Tensor]) -> _Captured:
+    def _capture(self, numbers: torch.Tensor, compute: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> _Captured:
         pinned = numbers.clone().pin_memory()
         placed = pinned.to(self._device, non_blocking=True)
         self._stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         # Other threads may add tasks meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-            pooled = compute(placed)
-        return _Captured(pinned, placed, pooled, graph)
+            outputs = compute(placed)
+        return _Captured(pinned, placed, outputs, graph)
 
 
 class CudaRunner:
@@ -117,24 +117,25 @@ class CudaRunner:
         self._starts = torch.zeros(outputs + 1, dtype=torch.int32, device=self.device)
         torch.cuda.current_stream().synchronize()
         self.empty_starts = self._starts.data_ptr()
-        self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream: torch.cuda.Stream = torch.cuda.Stream()
         self._lanes = StreamLanes()
         self._graphs = GraphCache(self._stream, self.device)
         self._running = threading.Lock()
 
-    def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> FloatArray:
-        """Run a batch and wait for the GPU without the GIL; pooled vectors [rows, width]."""
+    def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> EncoderOutputs:
+        """Run a batch and wait for the GPU without the GIL."""
 
-        def compute(numbers: torch.Tensor) -> torch.Tensor:
-            return encoder(bind(plan.layout, numbers, matrices, _product, self._lanes))
+        def compute(numbers: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            batch = bind(plan.layout, numbers, matrices, _product, self._lanes)
+            return encoder(batch, all_tokens=plan.layout.all_tokens)
 
         # A graph reads the pools' matrices at fixed addresses: a matrix that grew needs another graph.
         key = plan.layout, tuple(matrix.data_ptr() for matrix in matrices.values())
         with self._running, torch.inference_mode(), torch.cuda.stream(self._stream):
-            pooled = self._graphs.run(key, torch.from_numpy(plan.numbers), compute)
-            host = pooled.to("cpu", non_blocking=True)
+            outputs = self._graphs.run(key, torch.from_numpy(plan.numbers), compute)
+            pooled, hidden = [each.to("cpu", non_blocking=True) for each in outputs]
             self._stream.synchronize()
-        return np.array(host.numpy())
+        return EncoderOutputs(np.array(pooled.numpy()), np.array(hidden.numpy()))
 
 
 def _product(_part: int, addresses: Sequence[torch.Tensor]) -> SparseProduct:

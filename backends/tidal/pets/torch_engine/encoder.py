@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +41,11 @@ class Rows(Protocol):
     def add_terms(self, sites: Sequence[Site], source: torch.Tensor, product: torch.Tensor) -> torch.Tensor:
         """Add the rows' terms to a shared product and return it."""
 
+    def add_after_norm(
+        self, sites: Sequence[Site], normalise: Callable[[torch.Tensor], torch.Tensor], product: torch.Tensor
+    ) -> torch.Tensor:
+        """Add the terms that read the normalised sum of a product and the residual, and return the product."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
@@ -60,7 +65,7 @@ class _Norm:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The layers of a block. In the last block, the query is separate: only the first token's is needed."""
+    """The layers of a block. In the last block, the query is separate: often only the first token's is needed."""
 
     attention: tuple[_Layer, ...]
     attention_output: _Layer
@@ -74,7 +79,7 @@ class TorchEncoder:
     """The encoder that `description` and its weights define.
 
     Only the first token's vector is pooled, so the last block computes its query, outputs and feed-forward layers for
-    that token alone.
+    that token alone, unless the hidden states of all tokens are requested.
 
     Args:
         description: Layers of the encoder; it has a form.
@@ -97,8 +102,14 @@ class TorchEncoder:
         self._activation = ACTIVATIONS[form.activation]
         self._source = {}
 
-    def __call__(self, batch: Rows) -> torch.Tensor:
-        """Compute the pooled vectors of a batch, [rows, width]."""
+    def __call__(self, batch: Rows, *, all_tokens: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the pooled vectors of a batch, [rows, width], and its last hidden states.
+
+        Args:
+            batch: Rows of the batch.
+            all_tokens: Whether hidden states are computed for all tokens, [rows, tokens, width], and not only for the
+                first ones, [rows, 1, width].
+        """
         tokens = batch.ids.shape[1]
         hidden = F.embedding(batch.ids, self._tables[WORDS]) + self._tables[POSITIONS][:tokens]
         if batch.types is not None:
@@ -106,29 +117,40 @@ class TorchEncoder:
         hidden = self._normalised(self._embedding_norm, hidden, batch)
         real = torch.arange(tokens, device=batch.lengths.device) < batch.lengths[:, None]
         for block in self._blocks:
-            hidden = self._through(block, hidden, real[:, None, None], batch)
+            hidden = self._through(block, hidden, real[:, None, None], batch, all_tokens=all_tokens)
         pooled = hidden[:, :1]
         if self._pooler is not None:
             assert self._form.pooler_activation is not None
             pooled = ACTIVATIONS[self._form.pooler_activation](self._product(self._pooler, pooled, batch))
-        return pooled[:, 0]
+        return pooled[:, 0], hidden
 
-    def _through(self, block: _Block, hidden: torch.Tensor, real: torch.Tensor, batch: Rows) -> torch.Tensor:
+    def _through(
+        self, block: _Block, hidden: torch.Tensor, real: torch.Tensor, batch: Rows, *, all_tokens: bool
+    ) -> torch.Tensor:
         if len(block.attention) == 1:
             own = hidden
             query, key, value = self._product(block.attention[0], hidden, batch).chunk(3, -1)
         else:
-            own = hidden[:, :1]
+            own = hidden if all_tokens else hidden[:, :1]
             query = self._product(block.attention[0], own, batch)
             key, value = self._product(block.attention[1], hidden, batch).chunk(2, -1)
         query, key, value = (
             each.view(*each.shape[:2], self._form.heads, -1).transpose(1, 2) for each in (query, key, value)
         )
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=real).transpose(1, 2).flatten(2)
-        attended = self._product(block.attention_output, mixed, batch)
-        attended = self._normalised(block.attention_norm, attended + own, batch)
+        attended = self._residual(block.attention_output, block.attention_norm, mixed, own, batch)
         inner = self._activation(self._product(block.inner, attended, batch))
-        return self._normalised(block.output_norm, self._product(block.outer, inner, batch) + attended, batch)
+        return self._residual(block.outer, block.output_norm, inner, attended, batch)
+
+    def _residual(
+        self, layer: _Layer, norm: _Norm, source: torch.Tensor, residual: torch.Tensor, batch: Rows
+    ) -> torch.Tensor:
+        """A product, its sum with the residual, and the normalisation."""
+
+        def normalise(product: torch.Tensor) -> torch.Tensor:
+            return self._normalised(norm, product + residual, batch)
+
+        return normalise(batch.add_after_norm(layer.sites, normalise, self._product(layer, source, batch)))
 
     def _product(self, layer: _Layer, source: torch.Tensor, batch: Rows) -> torch.Tensor:
         return batch.add_terms(layer.sites, source, F.linear(source, layer.weight, layer.bias))

@@ -10,7 +10,7 @@ import torch
 from tidal.device import DeviceKind
 from tidal.errors import Unsupported
 from tidal.pets.engine.checks import checked_batch
-from tidal.pets.engine.contract import Attended, Ids, LoadedTask, no_attention_error
+from tidal.pets.engine.contract import EncoderOutputs, Ids, LoadedTask, no_attention_error
 from tidal.pets.engine.description import Description
 from tidal.pets.policies.streams import TaskOperator
 from tidal.pets.terms import FloatArray, TaskTerms
@@ -65,6 +65,21 @@ class TorchPetsEngine:
         self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
     ) -> FloatArray:
         """Compute the pooled vectors of a batch; see `PetsEngine.pooled`."""
+        return self.run(tasks, ids, lengths, type_ids).pooled
+
+    def run(
+        self,
+        tasks: Sequence[LoadedTask | None],
+        ids: Ids,
+        lengths: Ids,
+        type_ids: Ids | None = None,
+        *,
+        all_tokens: bool = False,
+        attention: bool = False,
+    ) -> EncoderOutputs:
+        """Compute all outputs of a batch, except attention; see `PetsEngine.run`."""
+        if attention:
+            raise no_attention_error()
         bounded, types = checked_batch(self.description, tasks, ids, lengths, type_ids)
         with self._held.using(tasks) as own:
             plan = make_plan(
@@ -77,14 +92,9 @@ class TorchPetsEngine:
                 empty_starts=self._runner.empty_starts,
                 longest=self.description.longest,
                 steps=self._runner.steps,
+                all_tokens=all_tokens,
             )
             return self._runner.run(self._encoder, plan, self._pools.matrices())
-
-    def attended(
-        self, tasks: Sequence[LoadedTask | None], ids: Ids, lengths: Ids, type_ids: Ids | None = None
-    ) -> Attended:
-        """Raise an error: this engine does not compute attention. See `PetsEngine.attended`."""
-        raise no_attention_error()
 
     def _parts(self, tasks: Sequence[TorchTask | None], lengths: Ids) -> list[list[int]]:
         """Rows of every part; all rows of a task are in one part."""

@@ -19,7 +19,7 @@ from tidal.pets.torch_engine.pools import ZERO_ROW
 from tidal.pets.torch_engine.sparse import SparseRows
 from tidal.pets.torch_engine.tasks import Numbers, Ranks, TorchTask
 
-GroupType = Literal["sparse", "low_rank", "bias", "bottleneck"]
+GroupType = Literal["sparse", "low_rank", "bias", "bottleneck", "after_norm"]
 Tasks = Sequence[TorchTask | None]
 
 
@@ -75,6 +75,7 @@ class Layout:
         rows: Number of rows.
         tokens: Number of tokens of every row, padding included.
         types: Whether token types are read.
+        all_tokens: Whether the hidden states of all tokens are computed.
         norms: Number of normalisations with weights per row; 0 if all rows use the base's.
         parts: Groups of each part in the order in which they are computed; parts may run concurrently.
     """
@@ -82,6 +83,7 @@ class Layout:
     rows: int
     tokens: int
     types: bool
+    all_tokens: bool
     norms: int
     parts: tuple[tuple[Group, ...], ...]
 
@@ -112,6 +114,7 @@ def make_plan(
     empty_starts: int = 0,
     longest: int,
     steps: Steps = EXACT,
+    all_tokens: bool = False,
 ) -> TorchBatchPlan:
     """Plan a batch.
 
@@ -126,6 +129,7 @@ def make_plan(
             used.
         longest: Largest number of tokens of a row.
         steps: Multiples to which sizes are rounded up.
+        all_tokens: Whether the hidden states of all tokens are computed.
     """
     tokens = min(longest, -(-int(lengths.max()) // steps.tokens) * steps.tokens)
     numbers = [_padded(ids, tokens), np.asarray(lengths, np.int64)]
@@ -141,6 +145,7 @@ def make_plan(
         rows=len(tasks),
         tokens=tokens,
         types=types is not None,
+        all_tokens=all_tokens,
         norms=norms,
         parts=tuple(tuple(part.groups) for part in planned),
     )
@@ -164,10 +169,10 @@ class _Part:
         if biased:
             table = np.stack([bias for _, bias in biased])
             self._add("bias", [row for row, _ in biased], table != ZERO_ROW, [table])
-        activations = {activation for _, task in mine for activation in task.bottlenecks}
-        for activation in sorted(activations):
-            found = [(row, task.bottlenecks[activation]) for row, task in mine if activation in task.bottlenecks]
-            self._add_ranks("bottleneck", activation, found)
+        for after_norm, activation in sorted({key for _, task in mine for key in task.bottlenecks}):
+            key = after_norm, activation
+            found = [(row, task.bottlenecks[key]) for row, task in mine if key in task.bottlenecks]
+            self._add_ranks("after_norm" if after_norm else "bottleneck", activation, found)
 
     def _add_sparse(self, found: Sequence[tuple[int, SparseRows]], empty_starts: int) -> None:
         if not found:

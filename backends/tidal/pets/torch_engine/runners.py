@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from tidal.pets.terms import FloatArray
+from tidal.pets.engine.contract import EncoderOutputs
 from tidal.pets.torch_engine.bound import SequentialLanes, bind
 from tidal.pets.torch_engine.encoder import TorchEncoder
 from tidal.pets.torch_engine.operators import Matrices, SparseProduct
@@ -30,8 +30,8 @@ class Runner(Protocol):
     steps: Steps
     empty_starts: int
 
-    def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> FloatArray:
-        """Run a batch without the GIL; pooled vectors [rows, width]."""
+    def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> EncoderOutputs:
+        """Run a batch without the GIL."""
 
 
 class CpuRunner:
@@ -44,7 +44,7 @@ class CpuRunner:
         self.steps = steps
         self._running = threading.Lock()
 
-    def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> FloatArray:
+    def run(self, encoder: TorchEncoder, plan: TorchBatchPlan, matrices: Matrices) -> EncoderOutputs:
         """See `Runner`."""
 
         def make_product(part: int, _addresses: Sequence[torch.Tensor]) -> SparseProduct:
@@ -53,4 +53,5 @@ class CpuRunner:
 
         with self._running, torch.inference_mode():
             batch = bind(plan.layout, torch.from_numpy(plan.numbers), matrices, make_product, SequentialLanes())
-            return np.array(encoder(batch).numpy())
+            pooled, hidden = encoder(batch, all_tokens=plan.layout.all_tokens)
+            return EncoderOutputs(np.array(pooled.numpy()), np.array(hidden.numpy()))

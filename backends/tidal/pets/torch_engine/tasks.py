@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +56,7 @@ class TorchTask(LoadedTask):
         norms: Row numbers of weights and biases of normalisations, int64 [normalisations, 2], the base's where the task
             has none; or None.
         low_rank: Low-rank differences, or None.
-        bottlenecks: Bottlenecks by activation.
+        bottlenecks: Bottlenecks by whether they read normalised sums, and by activation.
         sparse: Sparse differences, or None.
     """
 
@@ -72,7 +72,7 @@ class TorchTask(LoadedTask):
         self.bias: Numbers | None = None
         self.norms: Numbers | None = None
         self.low_rank: Ranks | None = None
-        self.bottlenecks: dict[Activation, Ranks] = {}
+        self.bottlenecks: dict[tuple[bool, Activation], Ranks] = {}
         self.sparse: SparseRows | None = None
 
     @property
@@ -148,7 +148,7 @@ def load_task(
     rows = _Rows()
     bias = np.full(len(layers), ZERO_ROW, np.int64)
     low_rank = Ranks.none(len(layers))
-    bottlenecks: dict[Activation, Ranks] = {}
+    bottlenecks: dict[tuple[bool, Activation], Ranks] = {}
     sparse: dict[int, SparseDelta] = {}
     for path, own in terms.linear.items():
         layer = layers[path]
@@ -162,11 +162,12 @@ def load_task(
                 rows.add(low_rank.down, layer, down)
                 rows.add(low_rank.up, layer, np.float32(scale) * up.T)
         if own.bottleneck is not None:
-            found = bottlenecks.setdefault(own.bottleneck.activation, Ranks.none(len(layers)))
+            key = own.bottleneck.after_norm, own.bottleneck.activation
+            found = bottlenecks.setdefault(key, Ranks.none(len(layers)))
             _add_bottleneck(rows, found, layer, own.bottleneck)
     norms = _add_norms(rows, terms, description, shared_norms)
     packed = pack_sparse(sparse, description, device) if sparse else None
-    head = Head(terms.head.weight.copy(), terms.head.bias.copy(), terms.head.labels)
+    head = replace(terms.head, weight=terms.head.weight.copy(), bias=terms.head.bias.copy())
     task = TorchTask(head, cost_key, pools, rows.put(pools), packed.bytes if packed else 0)
     task.bias = bias if bias.any() else None
     task.norms = norms

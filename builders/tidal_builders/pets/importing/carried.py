@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,17 @@ from tidal.tasks.digests import tensor_digest
 from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.imported import ImportBase
-from tidal_builders.pets.importing.sources import SourceModel, load_classifier, longest_input, source_tokenizer
+from tidal_builders.pets.importing.sources import SourceModel
 from tidal_builders.pets.source import load_encoder
 
 
-def carried_model(folder: Path, base: ImportBase, own: Path | None, terms: TaskTerms) -> SourceModel:
+def carried_model(
+    source: Callable[[], SourceModel], base: ImportBase, own: Path | None, terms: TaskTerms
+) -> SourceModel:
     """The checkpoint's weights where the task stores a change, the base's elsewhere; values are never the task's.
 
     Args:
-        folder: Folder of the checkpoint.
+        source: Loads the checkpoint.
         base: Base that the task is made for.
         own: Folder of the base, for weights that the checkpoint changed and a task cannot; None if there are none.
         terms: Terms of the task, which only determine the changed weights.
@@ -32,7 +35,8 @@ def carried_model(folder: Path, base: ImportBase, own: Path | None, terms: TaskT
     Raises:
         InvalidArgument: `own` is not the base.
     """
-    model = load_classifier(folder)
+    loaded = source()
+    model = loaded.model
     inside, around = _parameters(model)
     with torch.no_grad():
         for path, layer in base.layers.linear.items():
@@ -47,8 +51,7 @@ def carried_model(folder: Path, base: ImportBase, own: Path | None, terms: TaskT
             target.copy_(torch.where(torch.from_numpy(kept.reshape(layer.shape)), target, shared))
         for name, array in ({} if own is None else _frozen(own, base, read_encoder(model).frozen)).items():
             inside[name].copy_(torch.from_numpy(array))
-    tokenizer = source_tokenizer(folder, base.folder)
-    return SourceModel("the checkpoint's kept weights", model, tokenizer, longest_input(model, tokenizer))
+    return replace(loaded, title="the checkpoint's kept weights")
 
 
 def _parameters(model: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:

@@ -11,30 +11,48 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
+from tidal.encoder_tasks.entries import task_entry
 from tidal.errors import InvalidArgument, Unsupported
+from tidal.pets.heads import HEADS, POOLED
 from tidal.pets.kinds.positions import Positions, sparse_delta
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import FloatArray, Head, LinearLayer, LinearTerms, NormTerms, TaskTerms
 from tidal.tasks.digests import tensor_digest
-from tidal_builders.foreign.files import array_of
-from tidal_builders.foreign.recognise import SINGLE_LABEL, recognise
+from tidal_builders.foreign.files import array_of, read_json
+from tidal_builders.foreign.recognise import outputs_of, recognise
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.carried import carried_model
-from tidal_builders.pets.importing.imported import ImportBase, Imported, ImportOptions, labels_of
+from tidal_builders.pets.importing.heads import (
+    HeadOf,
+    choose_task,
+    embedding_settings,
+    head_labels,
+    settings_of,
+)
+from tidal_builders.pets.importing.imported import ImportBase, Imported, ImportOptions
 from tidal_builders.pets.importing.ladder import LADDER
-from tidal_builders.pets.importing.sources import SourceModel, load_classifier, longest_input, source_tokenizer
+from tidal_builders.pets.importing.sources import (
+    SourceModel,
+    Tail,
+    load_source,
+    logits_of,
+    longest_input,
+    source_tokenizer,
+)
 
+# Layers between the first token's hidden state and the pooled vector.
+_POOLERS = frozenset(("pooler.dense", "pre_classifier"))
 # RoBERTa's head: its first layer corresponds to BERT's pooler.
 _TWO_LAYERS = ("dense", "out_proj")
 
 
 def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) -> Imported:
-    """Import a task from a classifier's folder in Hugging Face's format, with weights as safetensors.
+    """Import a task from a fine-tuned model's folder in Hugging Face's format, with weights as safetensors.
 
     Args:
         folder: Folder of the checkpoint.
@@ -42,18 +60,20 @@ def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) ->
         options: Options of the import.
 
     Raises:
-        InvalidArgument: The folder has no such classifier, or its layers are not the base's.
+        InvalidArgument: The folder has no such model, or its layers are not the base's.
         Unsupported: Its head has a form that a task cannot store.
     """
     if options.sparsity is not None and not 0 <= options.sparsity < 1:
         raise InvalidArgument(f"the sparsity is {options.sparsity:g}; accepted is 0 up to, but not, 1")
-    found = recognise(folder)
-    if found.task not in SINGLE_LABEL:
-        raise Unsupported(f"{folder} cannot be a task: it is {found.sentence()}")
-    model = load_classifier(folder)
+    outputs = outputs_of(read_json(folder / "config.json"))
+    task = choose_task(recognise(folder).task, outputs, options, folder)
+    model = load_source(folder, task)
     encoder = read_encoder(model)
     linear, norm = dict(encoder.linear), dict(encoder.norm)
-    weight, bias, first = _head(model)
+    if task not in POOLED:  # a pooler is not used, and may be missing or random
+        linear |= {path: layer for path, layer in base.layers.linear.items() if path in _POOLERS}
+        linear = {path: layer for path, layer in linear.items() if path in base.layers.linear or path not in _POOLERS}
+    weight, bias, first = _head(model) if HEADS[task].outputs != 0 else _no_head(base)
     if first is not None and "pooler.dense" in base.layers.linear:
         linear["pooler.dense"] = first
     elif first is not None:
@@ -64,7 +84,11 @@ def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) ->
     _check_layers(norm, {path: layer.weight.shape for path, layer in base.layers.norm.items()}, folder)
 
     named = [str(model.config.id2label[number]) for number in range(len(weight))]
-    head = Head(weight, bias, labels_of(options.labels, named, len(weight)))
+    settings, tail = settings_of(task, base, folder), cast(Tail, logits_of)
+    if task == "embedding":
+        settings, tail = embedding_settings(options, base.layers.width, folder, base.folder)
+    made = HeadOf(task, head_labels(task, options, named, len(weight)), settings)
+    head = Head(weight, bias, **made.fields())
     norms = {
         path: NormTerms(layer.weight, layer.bias)
         for path, layer in norm.items()
@@ -77,6 +101,8 @@ def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) ->
     lost = _lost(encoder.frozen, base)
     notes = [lost, _numbered(head.labels) if options.labels is None else ""]
     own = options.base_model or base.folder
+
+    source = partial(source_model, folder, base.folder, task, tail)
 
     def imported(kind: str, kept: Mapping[str, Positions], note: str = "", *, complete: bool = True) -> Imported:
         """The task with these places of the differences; `complete` if they are all."""
@@ -94,11 +120,10 @@ def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) ->
         if lost and own is None:
             carried = None  # the weights that the task cannot change are not available
         else:
-            carried = None if lossless else partial(carried_model, folder, base, own if lost else None)
+            carried = None if lossless else partial(carried_model, source, base, own if lost else None)
         provenance = Provenance(
             format="checkpoint", source=str(folder), notes=tuple(each for each in (*notes, note) if each)
         )
-        source = partial(source_model, folder, base.folder)
         return Imported(kind, TaskTerms(head, linears, norms), provenance, source, lossless, carried)
 
     def at(sparsity: float) -> Imported:
@@ -123,20 +148,25 @@ def _masked(differences: Mapping[str, FloatArray], base: ImportBase) -> bool:
 
 
 def _numbered(labels: Sequence[str]) -> str:
-    unnamed = all(label == f"LABEL_{number}" for number, label in enumerate(labels))
+    unnamed = bool(labels) and all(label == f"LABEL_{number}" for number, label in enumerate(labels))
     return "the checkpoint only numbers its labels (LABEL_0 …); name them by --labels" if unnamed else ""
 
 
-def source_model(folder: Path, base: Path | None) -> SourceModel:
+def source_model(folder: Path, base: Path | None, task: str, tail: Tail) -> SourceModel:
     """The checkpoint itself, with its tokenizer, or the base's if it has none."""
-    model = load_classifier(folder)
+    model = load_source(folder, task)
     tokenizer = source_tokenizer(folder, base)
-    return SourceModel("the checkpoint", model, tokenizer, longest_input(model, tokenizer))
+    per_token = task_entry(task).per_token
+    return SourceModel("the checkpoint", model, tokenizer, longest_input(model, tokenizer), tail, per_token)
+
+
+def _no_head(base: ImportBase) -> tuple[FloatArray, FloatArray, None]:
+    return np.zeros((0, base.layers.width), np.float32), np.zeros(0, np.float32), None
 
 
 def _head(model: Any) -> tuple[FloatArray, FloatArray, LinearLayer | None]:
-    """Weight and bias of the classifier, and the layer before it if the head has one of its own."""
-    found = getattr(model, "classifier", None)
+    """Weight and bias of the head, and the layer before it if the head has one of its own."""
+    found = getattr(model, "classifier", None) or getattr(model, "qa_outputs", None)
     first = None
     if found is not None and all(isinstance(getattr(found, part, None), torch.nn.Linear) for part in _TWO_LAYERS):
         first = LinearLayer(array_of(found.dense.weight), array_of(found.dense.bias))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from tidal import device
+from tidal.encoder_tasks.entries import task_entry
 from tidal.errors import InvalidArgument, TidalError
 from tidal.pets.engine.contract import PetsEngine
+from tidal.pets.heads import computed, head_reads, head_task
 from tidal.pets.manifest import ENGINE_FOLDER, PetsManifest, load_pets_manifest
 from tidal.pets.opening import open_pets_engine
 from tidal.pets.tasks.folder import PetsTask
@@ -20,6 +22,7 @@ from tidal.pets.tasks.manifest import AccuracyComparison, AnswerComparison, Prov
 from tidal.pets.terms import FloatArray, TaskTerms
 from tidal.serving.softmax import softmax
 from tidal.text.tokenizer import open_tokenizer
+from tidal_builders.encoder_tasks.entries import BUILD_TASKS
 from tidal_builders.pets.importing.imported import Imported, ImportOptions
 from tidal_builders.pets.importing.sources import SourceModel
 from tidal_builders.rows import Columns, Rows, label_numbers, read_rows
@@ -47,8 +50,8 @@ class OfflineBase:
     manifest: PetsManifest
     engine: PetsEngine
 
-    def logits(self, terms: TaskTerms, texts: Texts, longest: int) -> FloatArray:
-        """Compute a task's logits.
+    def answers(self, terms: TaskTerms, texts: Texts, longest: int) -> list[FloatArray]:
+        """Compute what a task's answers are made of.
 
         Args:
             terms: Terms of the task.
@@ -56,14 +59,14 @@ class OfflineBase:
             longest: Number of tokens at which texts are truncated.
 
         Returns:
-            float32 [texts, classes].
+            For each text float32 [outputs], or [tokens, outputs] for tasks with values per token.
         """
-        manifest, engine = self.manifest, self.engine
+        manifest, engine, head = self.manifest, self.engine, terms.head
         tokenizer = open_tokenizer(self.version / manifest.tokenizer.file)
         tokenizer.enable_truncation(min(longest, manifest.max_length))
         encoded = [tokenizer.encode(text[0], text[1] if len(text) > 1 else None) for text in texts]
-        task = engine.add(terms)
-        found = np.zeros((len(texts), len(terms.head.labels)), np.float32)
+        task, per_token = engine.add(terms), head_task(head.task).per_token
+        found: dict[int, FloatArray] = {}
         # Batches have texts of similar length, because they are padded.
         order = sorted(range(len(texts)), key=lambda row: len(encoded[row].ids))
         for begin in range(0, len(order), _BATCH):
@@ -74,10 +77,12 @@ class OfflineBase:
                 ids[position, : lengths[position]] = encoded[row].ids
                 types[position, : lengths[position]] = encoded[row].type_ids
             kinds = types if manifest.tokenizer.type_ids else None
-            pooled = engine.pooled([task] * len(rows), ids, lengths, kinds)
-            found[rows] = pooled @ terms.head.weight.T + terms.head.bias
+            outputs = engine.run([task] * len(rows), ids, lengths, kinds, all_tokens=head_reads(head) == "tokens")
+            values = computed(head, outputs, range(len(rows)), lengths)
+            for row, length, value in zip(rows, lengths, values, strict=True):
+                found[row] = value[:length] if per_token else value
         engine.remove(task)
-        return found
+        return [found[row] for row in range(len(texts))]
 
 
 def open_offline(version: Path) -> OfflineBase:
@@ -116,6 +121,9 @@ class SourceComparison:
     def __init__(self, found: Imported, version: Path, data: Path | None) -> None:
         self._source, self._version = found.source, version
         self._rows = None if data is None else read_rows(data, Columns())
+        self.task = found.terms.head.task
+        if data is not None and self.task != "classification":
+            raise InvalidArgument(f"--data measures the accuracy of classifications; this task is for {self.task}")
         self.truth = None if self._rows is None else label_numbers(self._rows, found.terms.head.labels)
 
     @cached_property
@@ -141,21 +149,21 @@ class SourceComparison:
     @cached_property
     def texts(self) -> list[tuple[str, ...]]:
         """Texts that both models answer."""
-        return _texts(self.source, self._rows)
+        return _texts(self.source, self._rows, self.task)
 
     @cached_property
-    def wanted(self) -> FloatArray:
-        """Logits of the source [texts, classes]."""
-        return self.source.logits(self.texts)
+    def wanted(self) -> list[FloatArray]:
+        """What the source's answers are made of, for each text."""
+        return self.source.answers(self.texts)
 
-    def answers(self, terms: TaskTerms, positions: Sequence[int]) -> FloatArray:
-        """Logits of a task [positions, classes] for some of the texts.
+    def answers(self, terms: TaskTerms, positions: Sequence[int]) -> list[FloatArray]:
+        """What a task's answers are made of, for some of the texts.
 
         Args:
             terms: Terms of the task.
             positions: Indices of the texts.
         """
-        return self.served.logits(terms, [self.texts[position] for position in positions], self.source.longest)
+        return self.served.answers(terms, [self.texts[position] for position in positions], self.source.longest)
 
 
 def verify_import(
@@ -194,10 +202,11 @@ def _compared_provenance(task: PetsTask, found: Imported, comparison: SourceComp
     tolerance = DEFAULT_TOLERANCE[precision] + half * DEFAULT_TOLERANCE["fp16"]
     source, texts, wanted, truth = comparison.source, comparison.texts, comparison.wanted, comparison.truth
     answers = comparison.answers(task.terms, range(len(texts)))
-    exact = _compared(source.title, wanted[:_TEXTS], answers[:_TEXTS], tolerance) if found.lossless else None
+    compare = partial(_compared, comparison.task, tolerance=tolerance)
+    exact = compare(source.title, wanted[:_TEXTS], answers[:_TEXTS]) if found.lossless else None
     if found.carried is not None:
         carried = replace(found.carried(task.terms), longest=source.longest)
-        exact = _compared(carried.title, carried.logits(texts[:_TEXTS]), answers[:_TEXTS], tolerance)
+        exact = compare(carried.title, carried.answers(texts[:_TEXTS]), answers[:_TEXTS])
     if exact is not None and not exact.exact:
         raise InvalidArgument(f"the stored task answers differently from {exact.sentence()}")
     accuracy = None
@@ -205,7 +214,7 @@ def _compared_provenance(task: PetsTask, found: Imported, comparison: SourceComp
         accuracy = AccuracyComparison(
             rows=len(truth), accuracy=accuracy_of(answers, truth), source_accuracy=accuracy_of(wanted, truth)
         )
-    compared = _compared(source.title, wanted, answers, tolerance)
+    compared = compare(source.title, wanted, answers)
     return found.provenance.model_copy(update={"answers": compared, "accuracy": accuracy})
 
 
@@ -234,56 +243,75 @@ def _advice(found: Imported, options: ImportOptions) -> str:
     return ": a lower --sparsity keeps more of the checkpoint, without --sparsity it is chosen" if given else ""
 
 
-def _texts(source: SourceModel, rows: Rows | None) -> list[tuple[str, ...]]:
-    """The labelled queries, or generated texts of many lengths, some of them pairs."""
+def _texts(source: SourceModel, rows: Rows | None, task: str) -> list[tuple[str, ...]]:
+    """The labelled queries, or generated texts of many lengths, of which some or all are pairs as the task accepts."""
     if rows is not None:
         return list(rows.texts)
     lines = make_texts(2 * _MADE, seed=3)
-    pairs = list(zip(lines[:_PAIRS], lines[_PAIRS : 2 * _PAIRS], strict=True))
     # About one token per three letters.
-    long = [(" ".join(lines[number:])[: (number + 1) * 3 * source.longest // _LONG],) for number in range(_LONG)]
-    return [*pairs, *long, *((line,) for line in lines[: _MADE - _LONG - _PAIRS])]
+    long = [" ".join(lines[number:])[: (number + 1) * 3 * source.longest // _LONG] for number in range(_LONG)]
+    accepts = task_entry(task).pairs
+    if accepts == "required":
+        documents = [*long, *lines[_MADE : 2 * _MADE - _LONG]]
+        return list(zip(lines[:_MADE], documents, strict=True))
+    pairs = list(zip(lines[:_PAIRS], lines[_PAIRS : 2 * _PAIRS], strict=True)) if accepts == "accepted" else []
+    return [*pairs, *((line,) for line in long), *((line,) for line in lines[: _MADE - _LONG - len(pairs)])]
 
 
-def _compared(title: str, wanted: FloatArray, answers: FloatArray, tolerance: float) -> AnswerComparison:
-    """Compare a task's logits with the expected ones, [rows, classes] each."""
-    error = float(np.abs(answers - wanted).max() / max(1.0, float(np.abs(wanted).max())))
-    same = answers.argmax(1) == wanted.argmax(1)
-    best = np.sort(wanted, axis=1)
-    # Rounding alone may swap two classes that differ by less than the tolerance.
-    clear = best[:, -1] - best[:, -2] > 2 * tolerance * max(1.0, float(np.abs(wanted).max()))
+def _compared(
+    task: str, title: str, wanted: Sequence[FloatArray], answers: Sequence[FloatArray], *, tolerance: float
+) -> AnswerComparison:
+    """Compare what a task's answers are made of with what is expected."""
+    largest = max(1.0, *(float(np.abs(each).max()) for each in wanted))
+    error = max(float(np.abs(got - each).max()) for got, each in zip(answers, wanted, strict=True)) / largest
+    measure = BUILD_TASKS[task].load_measure()
+    share = measure.agreement(answers, wanted) if np.isfinite(error) else 0.0
     return AnswerComparison(
         source=title,
         texts=len(wanted),
-        labels=float(same.mean()),
-        clear_labels=float(same[clear].mean()) if clear.any() else 1.0,
+        measure=measure.agreement_name,
+        labels=share,
+        clear_labels=_clear(wanted, answers, 2 * tolerance * largest) if task == "classification" else 1.0,
         max_error=error if np.isfinite(error) else float(np.finfo(np.float32).max),
         tolerance=tolerance,
-        agreement=agreement(wanted, answers),
+        agreement=agreement(task, wanted, answers),
     )
 
 
-def agreement(wanted: FloatArray, answers: FloatArray) -> float:
-    """Agreement of two models' logits, 0 to 1: the lesser of two means over rows.
+def _clear(wanted: Sequence[FloatArray], answers: Sequence[FloatArray], margin: float) -> float:
+    """Share of equal labels, without the texts whose two best logits differ by less than rounding may change."""
+    expected, got = np.stack(wanted), np.stack(answers)
+    best = np.sort(expected, axis=1)
+    clear = best[:, -1] - best[:, -2] > margin
+    return float((expected.argmax(1) == got.argmax(1))[clear].mean()) if clear.any() else 1.0
 
-    One is the share of equal labels. The other is 1 minus the total variation distance of the class probabilities,
-    which shows differences that labels do not, where nearly all generated texts have the same label.
+
+def agreement(task: str, wanted: Sequence[FloatArray], answers: Sequence[FloatArray]) -> float:
+    """Agreement of two models, 0 to 1, by the measure of their task.
+
+    Of classifications it is the lesser of two means over texts. One is the share of equal labels. The other is 1 minus
+    the total variation distance of the class probabilities, which shows differences that labels do not, where nearly
+    all generated texts have the same label.
 
     Args:
-        wanted: Logits of the source, [rows, classes].
-        answers: Logits of the task, [rows, classes].
+        task: Task of encoders that they answer.
+        wanted: What the source's answers are made of, for each text.
+        answers: What the task's answers are made of, for each text.
     """
-    if not np.isfinite(answers).all():
+    if not all(np.isfinite(each).all() for each in answers):
         return 0.0
-    distance = np.abs(softmax(wanted, dtype=np.float32) - softmax(answers, dtype=np.float32)).sum(axis=1) / 2
-    return min(float((wanted.argmax(1) == answers.argmax(1)).mean()), 1.0 - float(distance.mean()))
+    share = BUILD_TASKS[task].load_measure().agreement(answers, wanted)
+    if task != "classification":
+        return min(1.0, share)
+    expected, got = (softmax(np.stack(each), dtype=np.float32) for each in (wanted, answers))
+    return min(share, 1.0 - float(np.abs(expected - got).sum(axis=1).mean() / 2))
 
 
-def accuracy_of(logits: FloatArray, truth: npt.NDArray[np.int64]) -> float:
+def accuracy_of(logits: Sequence[FloatArray], truth: npt.NDArray[np.int64]) -> float:
     """Share of the rows with the correct label.
 
     Args:
-        logits: Logits [rows, classes].
+        logits: Logits of each row [classes].
         truth: Number of the correct class of each row.
     """
-    return float((logits.argmax(1) == truth).mean())
+    return float((np.stack(logits).argmax(1) == truth).mean())

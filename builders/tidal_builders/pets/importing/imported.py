@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidal.errors import InvalidArgument, Unsupported
+from tidal.errors import InvalidArgument
 from tidal.pets.base import BaseInfo
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import BaseLayers, TaskTerms
-from tidal_builders.foreign.recognise import sentence_of
 
 if TYPE_CHECKING:
     from tidal_builders.pets.importing.sources import SourceModel
@@ -35,6 +34,8 @@ class ImportOptions:
             weights that a checkpoint changed and a task cannot.
         force: Whether to add a task that cannot be compared with its base or its source.
         min_agreement: Bound that replaces the default of `min_score`; None: the default.
+        task: Task of encoders that the head answers, where the source leaves a choice; None: the source's.
+        pooling: How hidden states become an embedding; None: as the source's files say.
     """
 
     labels: tuple[str, ...] | None = None
@@ -43,6 +44,8 @@ class ImportOptions:
     base_model: Path | None = None
     force: bool = False
     min_agreement: float | None = None
+    task: str | None = None
+    pooling: str | None = None
 
     @property
     def min_score(self) -> float:
@@ -61,12 +64,14 @@ class ImportBase:
         info: Content of `pets.json`.
         name: Hugging Face id or folder that the model was built from; "" if unknown.
         folder: Folder of that model, if it is on this machine and unchanged; else None.
+        tokenizer: File of the tokenizer that texts are served with; None if unknown.
     """
 
     layers: BaseLayers
     info: BaseInfo
     name: str = ""
     folder: Path | None = None
+    tokenizer: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +108,7 @@ def labels_of(wanted: Sequence[str] | None, named: Sequence[str] | None, classes
 
     Raises:
         InvalidArgument: There are no names, or their number differs from the number of classes.
-        Unsupported: The head has one output, which is a score and not a class.
     """
-    if classes == 1:
-        raise Unsupported(f"the head has one output: it is {sentence_of('regression')}")
     labels = wanted if wanted is not None else named
     if labels is None:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Imports LoRA with a classifier, as Hugging Face's peft saves it, as a task of an encoder."""
+"""Imports LoRA with a head, as Hugging Face's peft saves it, as a task of an encoder."""
 
 from __future__ import annotations
 
@@ -8,26 +8,37 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tidal.encoder_tasks.entries import task_entry
 from tidal.errors import InvalidArgument, Unsupported
+from tidal.pets.heads import HEADS
 from tidal.pets.tasks.manifest import Provenance
 from tidal.pets.terms import FloatArray, Head, LinearTerms, NormTerms, TaskTerms
 from tidal_builders.foreign.files import layer_path, read_json
-from tidal_builders.foreign.peft import PeftLora, read_peft_lora, require_task
-from tidal_builders.foreign.recognise import Task, recognise, sentence_of
+from tidal_builders.foreign.peft import PeftLora, read_peft_lora
+from tidal_builders.foreign.recognise import Task, outputs_of, recognise
 from tidal_builders.pets.importing.base_model import confirm_base
-from tidal_builders.pets.importing.imported import ImportBase, Imported, ImportOptions, labels_of
+from tidal_builders.pets.importing.heads import (
+    HeadOf,
+    choose_task,
+    embedding_settings,
+    head_labels,
+    settings_of,
+)
+from tidal_builders.pets.importing.imported import ImportBase, Imported, ImportOptions
 
 if TYPE_CHECKING:
-    from tidal_builders.pets.importing.sources import SourceModel
+    from tidal_builders.pets.importing.sources import SourceModel, Tail
 
-_HEADS = ("classifier", "score")
+_HEADS = ("classifier", "score", "qa_outputs")
+_MATRIX = 2
 # How transformers names classes that nobody has named.
 _NUMBERED = re.compile(r"LABEL_\d+")
-_OTHER_TASKS: frozenset[Task] = frozenset(("regression", "token_classification", "question_answering"))
 
 
 def import_peft(folder: Path, base: ImportBase, options: ImportOptions) -> Imported:
-    """Import a task from a peft folder with LoRA and a classifier.
+    """Import a task from a peft folder with LoRA and the head that its task needs.
 
     Args:
         folder: Folder of the adapter.
@@ -39,58 +50,92 @@ def import_peft(folder: Path, base: ImportBase, options: ImportOptions) -> Impor
         Unsupported: The adapter changes something that a task cannot store.
     """
     found = read_peft_lora(folder, {path: layer.shape for path, layer in base.layers.linear.items()})
-    require_task(found, folder, "classification")
     changed: dict[str, FloatArray] = {}
-    head: dict[str, FloatArray] = {}
+    parts: dict[str, FloatArray] = {}
     for name, array in found.others.items():
         module, _, part = name.rpartition(".")
         if module.rpartition(".")[2] in _HEADS and part in ("weight", "bias"):
-            head[part] = array
+            parts[part] = array
         else:
             changed[name] = array
     layers = _layers(found, changed, base)
-    _check_head(head)
+    outputs = len(parts.get("weight", ()))
     trained = confirm_base(folder, found.base, base, options)
-    labels, note = _labels(folder, trained.folder, options, len(head["weight"]))
-    terms = TaskTerms(Head(head["weight"], head["bias"], labels), *layers)
-    notes = (trained.note, *([note] if note else []))
-    source = None if trained.folder is None else partial(_source, folder, trained.folder, len(labels))
-    return Imported("lora", terms, Provenance(format="peft", source=str(folder), notes=notes), source)
+    task = choose_task(_task(found, folder, trained.folder, outputs), outputs or None, options, folder)
+    _check_head(parts, task)
+    named, note = (None, "") if options.labels is not None else _named(folder, trained.folder, outputs)
+    settings, tail = settings_of(task, base, folder, trained.folder), None
+    if task == "embedding":
+        settings, tail = embedding_settings(options, base.layers.width, folder, trained.folder, base.folder)
+    head = HeadOf(task, head_labels(task, options, named, outputs), settings)
+    none = np.zeros((0, base.layers.width), np.float32), np.zeros(0, np.float32)
+    values = (parts["weight"], parts["bias"]) if parts else none
+    notes = (trained.note, *([note] if note and head.labels else []))
+    source = None if trained.folder is None else partial(_source, folder, trained.folder, task, outputs, tail)
+    return Imported(
+        "lora",
+        TaskTerms(Head(*values, **head.fields()), *layers),
+        Provenance(format="peft", source=str(folder), notes=notes),
+        source,
+    )
 
 
-def _source(folder: Path, base: Path, classes: int) -> SourceModel:
+def _source(folder: Path, base: Path, task: str, outputs: int, tail: Tail | None) -> SourceModel:
     # transformers and peft: slow to load
-    from tidal_builders.pets.importing.sources import SourceModel, longest_input, peft_model, source_tokenizer
+    from tidal_builders.pets.importing.sources import (
+        SourceModel,
+        logits_of,
+        longest_input,
+        peft_model,
+        source_tokenizer,
+    )
 
-    model, tokenizer = peft_model(folder, base, classes), source_tokenizer(folder, base)
-    return SourceModel("peft's model", model, tokenizer, longest_input(model, tokenizer))
+    model, tokenizer = peft_model(folder, base, task, outputs), source_tokenizer(folder, base)
+    per_token = task_entry(task).per_token
+    return SourceModel("peft's model", model, tokenizer, longest_input(model, tokenizer), tail or logits_of, per_token)
 
 
-def _check_head(parts: Mapping[str, FloatArray]) -> None:
-    if parts.keys() != {"weight", "bias"} or parts["weight"].ndim != 2:
+def _task(found: PeftLora, folder: Path, base: Path | None, outputs: int) -> Task:
+    """The adapter's task, or the one that a configuration beside it or its base's names: peft does not store it."""
+    if found.task not in ("classification", "unknown"):
+        return found.task
+    for position in (folder, base):
+        if position is not None and (position / "config.json").is_file():
+            task = recognise(position).task
+            if task == "multi_label" and (
+                position == folder or outputs_of(read_json(position / "config.json")) == outputs
+            ):
+                return task
+            if position == folder and task in ("regression", "token_classification", "question_answering"):
+                return task
+    return found.task
+
+
+def _check_head(parts: Mapping[str, FloatArray], task: str) -> None:
+    if HEADS[task].outputs == 0:
+        if parts:
+            raise Unsupported(f"it has a classifier, which a task of {task} has not; train without it")
+    elif parts.keys() != {"weight", "bias"} or parts["weight"].ndim != _MATRIX:
         raise Unsupported(
-            "it has no classifier of one linear layer; train with task_type SEQ_CLS or modules_to_save=['classifier']"
+            "it has no head of one linear layer; train with its task_type or with modules_to_save that names the head"
         )
 
 
-def _labels(folder: Path, base: Path | None, options: ImportOptions, classes: int) -> tuple[tuple[str, ...], str]:
-    """Names of the classes, and a note of their origin.
+def _named(folder: Path, base: Path | None, outputs: int) -> tuple[list[str] | None, str]:
+    """Names of the labels in a configuration, and a note of their origin.
 
     The configuration beside the adapter names them, else that of the base, if the base is a classifier with as many.
     """
     for position, of in ((folder, "the adapter's"), (base, "its base's")):
         if position is None or not (position / "config.json").is_file():
             continue
-        task = recognise(position).task
-        if task == "multi_label" or (position == folder and task in _OTHER_TASKS):
-            raise Unsupported(f"{of} config.json names {sentence_of(task)}")
         by_number = read_json(position / "config.json").get("id2label")
-        if options.labels is None and isinstance(by_number, dict) and (position == folder or len(by_number) == classes):
+        if isinstance(by_number, dict) and (position == folder or len(by_number) == outputs):
             named = [str(label) for _, label in sorted(by_number.items(), key=lambda item: str(item[0]).zfill(9))]
             if all(_NUMBERED.fullmatch(name) for name in named):
                 continue
-            return labels_of(None, named, classes), f"labels are those of {of} config.json: {', '.join(named)[:200]}"
-    return labels_of(options.labels, None, classes), ""
+            return named, f"labels are those of {of} config.json: {', '.join(named)[:200]}"
+    return None, ""
 
 
 def _layers(
@@ -105,7 +150,7 @@ def _layers(
         shared = base.layers.linear[linear] if linear else base.layers.norm[normal] if normal else None
         if part != "bias" or shared is None:
             raise Unsupported(
-                f"tensor '{name}' is trained as a whole; accepted are LoRA, biases and a classifier of one linear layer"
+                f"tensor '{name}' is trained as a whole; accepted are LoRA, biases and a head of one linear layer"
             )
         if array.shape != shared.bias.shape:
             raise InvalidArgument(

@@ -32,9 +32,10 @@ def choose_sparsity(found: Imported, comparison: SourceComparison, options: Impo
     def measure(sparsity: float) -> SparsityStep:
         terms = at(sparsity).terms
         positions = np.linspace(0, len(comparison.texts) - 1, min(len(comparison.texts), _MAX_ROWS)).round().astype(int)
-        answers, wanted = comparison.answers(terms, positions.tolist()), comparison.wanted[positions]
+        answers = comparison.answers(terms, positions.tolist())
+        wanted = [comparison.wanted[position] for position in positions]
         if truth is None:
-            score = agreement(wanted, answers)
+            score = agreement(comparison.task, wanted, answers)
             return SparsityStep(sparsity, score, f"{score:.1%}")
         accuracy, before = accuracy_of(answers, truth[positions]), accuracy_of(wanted, truth[positions])
         return SparsityStep(sparsity, 1 - max(0.0, before - accuracy), f"{accuracy:.2%}")

@@ -17,6 +17,9 @@ _ACTIVATIONS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": torch.nn.functional.relu, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu,
 }  # fmt: skip
 
+# The normalisation after a layer of DistilBERT, by the layer's name.
+_DISTILBERT_NORMS = {"out_lin": "sa_layer_norm", "lin2": "output_layer_norm"}
+
 
 def merged_classifier(source: str | Path, terms: TaskTerms) -> Any:
     """Load `AutoModelForSequenceClassification` of a base and merge a task into it, in evaluation mode.
@@ -65,7 +68,10 @@ def merge_terms(encoder: Module, terms: TaskTerms) -> None:
             weight.add_(torch.from_numpy(dense(own.delta, (weight.shape[0], weight.shape[1]))))
         if own.bias is not None:
             bias.add_(torch.from_numpy(own.bias))
-        if own.bottleneck is not None:
+        if own.bottleneck is not None and own.bottleneck.after_norm:
+            after = encoder.get_submodule(norm_after(path))
+            after.register_forward_pre_hook(_after_norm(after, own.bottleneck))
+        elif own.bottleneck is not None:
             layer.register_forward_hook(_bottleneck(own.bottleneck))
     for path, norm in terms.norm.items():
         layer = encoder.get_submodule(path)
@@ -74,14 +80,38 @@ def merge_terms(encoder: Module, terms: TaskTerms) -> None:
 
 
 def _bottleneck(terms: Bottleneck) -> Any:
+    adapter = _adapter(terms)
+    return lambda _module, _inputs, output: output + adapter(output)
+
+
+def _after_norm(norm: Module, terms: Bottleneck) -> Any:
+    adapter = _adapter(terms)
+
+    def add(_: Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        (total,) = inputs  # `forward`, because a call would run this hook again
+        return (total + adapter(norm.forward(total)),)
+
+    return add
+
+
+def _adapter(terms: Bottleneck) -> Callable[[torch.Tensor], torch.Tensor]:
     down, down_bias, up, up_bias = (_tensor(getattr(terms, part)) for part in ("down", "down_bias", "up", "up_bias"))
     activation = _ACTIVATIONS[terms.activation]
 
-    def add(_: Module, __: Any, output: torch.Tensor) -> torch.Tensor:
-        inner = activation(torch.nn.functional.linear(output, down, down_bias))
-        return output + torch.nn.functional.linear(inner, up, up_bias)
+    def changed(source: torch.Tensor) -> torch.Tensor:
+        inner = activation(torch.nn.functional.linear(source, down, down_bias))
+        return torch.nn.functional.linear(inner, up, up_bias)
 
-    return add
+    return changed
+
+
+def norm_after(path: str) -> str:
+    """Path of the normalisation that follows a layer and its residual sum."""
+    around, _, last = path.rpartition(".")
+    if last == "dense":
+        return f"{around}.LayerNorm"
+    block, _, _ = around.rpartition(".")
+    return f"{block}.{_DISTILBERT_NORMS[last]}"
 
 
 def _tensor(array: FloatArray) -> torch.Tensor:

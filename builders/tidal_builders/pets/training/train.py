@@ -123,7 +123,7 @@ def train_task(
                 logits = head(pooled)
             loss = torch.nn.functional.cross_entropy(logits.float(), wanted[rows])
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             torch.nn.utils.clip_grad_norm_([*parameters, *head.parameters()], 1.0)
             optimiser.step()
             schedule.step()
