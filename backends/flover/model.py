@@ -7,6 +7,8 @@ from tidal.triton.config import TensorConfig, complete_config
 INPUTS = (
     TensorConfig("text_input", "TYPE_STRING", (-1,), optional=True),
     TensorConfig("input_ids", "TYPE_INT64", (-1,), optional=True),
+    TensorConfig("messages", "TYPE_STRING", (1,), optional=True),
+    TensorConfig("tools", "TYPE_STRING", (1,), optional=True),
     TensorConfig("stream", "TYPE_BOOL", (1,), optional=True),
 )
 OUTPUTS = (
@@ -14,7 +16,13 @@ OUTPUTS = (
     TensorConfig("text_output", "TYPE_STRING", (-1,)),
     TensorConfig("token_ids", "TYPE_INT64", (-1,)),
     TensorConfig("finish_reason", "TYPE_STRING", (-1,)),
+    TensorConfig("logprobs", "TYPE_FP32", (-1,)),
+    TensorConfig("token_texts", "TYPE_STRING", (-1,)),
+    TensorConfig("top_token_ids", "TYPE_INT64", (-1, -1)),
+    TensorConfig("top_logprobs", "TYPE_FP32", (-1, -1)),
+    TensorConfig("top_token_texts", "TYPE_STRING", (-1, -1)),
     TensorConfig("prompt_tokens", "TYPE_INT32", (-1,)),
+    TensorConfig("cached_tokens", "TYPE_INT32", (-1,)),
     TensorConfig("generated_tokens", "TYPE_INT32", (-1,)),
 )
 

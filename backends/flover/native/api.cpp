@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "packing.hpp"
 #include "workers.hpp"
 
 #define TIDAL_EXPORT extern "C" __attribute__((visibility("default")))
@@ -24,56 +25,82 @@ const KernelsOf<Half>& kernels_of<Half>() {
     return kernels().half;
 }
 
-template <class Weight>
-void pack(int inputs, int outputs, const Weight* weight, Weight* packed) {
-    const int steps = steps_of<Weight>(inputs), depth = kDepth<Weight>;
-    for (int panel = 0; panel < panels_of(outputs); ++panel)
-        for (int step = 0; step < steps; ++step)
-            for (int column = 0; column < kPanel; ++column)
-                for (int part = 0; part < depth; ++part) {
-                    const int output = panel * kPanel + column, input = step * depth + part;
-                    *packed++ = output < outputs && input < inputs
-                                    ? weight[static_cast<std::size_t>(output) * inputs + input]
-                                    : Weight{};
-                }
-}
-
 // Parts of a product per thread: when the server or a client takes the core of a thread, the others continue.
 constexpr int kParts = 8;
 // Heads in a part of attention, and the fewest rows that are spread over threads.
 constexpr int kHeads = 4;
 constexpr int kRows = 32;
 
-template <class Weight>
-void multiply(int threads, const Product<Weight>& task) {
-    const auto& run = kernels_of<Weight>().product;
-    for_ranges(threads, panels_of(task.outputs), kParts * threads, [&](int first, int last) { run(task, first, last); });
+template <class Work>
+void for_rows(int threads, int rows, const Work& work) {
+    for_ranges(threads, rows, rows / kRows, [&](int begin, int end) {
+        for (int row = begin; row < end; ++row) work(row);
+    });
+}
+
+template <class Number>
+Number* scratch(std::vector<Number>& held, std::size_t count) {
+    if (held.size() < count) held.resize(count);
+    return held.data();
 }
 
 // Rows in the kernels' format: floats unchanged or rounded to bfloat16, and padded to whole steps.
-const float* input_of(const float* input, int, int, float) { return input; }
-const Half* input_of(const float* input, int rows, int inputs, Half) {
-    thread_local std::vector<Half> rounded;
-    const std::size_t stride = static_cast<std::size_t>(steps_of<Half>(inputs)) * kDepth<Half>;
-    if (rounded.size() < rows * stride) rounded.resize(rows * stride);
+const float* input_of(const Matrix&, const float* input, int, float) { return input; }
+const Half* input_of(const Matrix& matrix, const float* input, int rows, Half) {
+    thread_local std::vector<Half> held;
+    const std::size_t inputs = matrix.inputs, stride = static_cast<std::size_t>(matrix.steps()) * matrix.depth();
+    Half* const rounded = scratch(held, rows * stride);
     const auto& round = kernels().round;
-    if (stride == static_cast<std::size_t>(inputs)) {
-        round(input, rounded.data(), rows * stride);
+    if (stride == inputs) {
+        round(input, rounded, rows * stride);
     } else {
         for (int row = 0; row < rows; ++row) {
-            round(input + static_cast<std::size_t>(row) * inputs, rounded.data() + row * stride, inputs);
+            round(input + row * inputs, rounded + row * stride, inputs);
             rounded[row * stride + inputs] = 0;
         }
     }
-    return rounded.data();
+    return rounded;
+}
+
+// Rows rounded to integers: from `byte_rows` rows on to 8 bits, else to 16.
+IntegerRows integers_of(const Matrix& matrix, int threads, const float* input, int rows) {
+    thread_local std::vector<std::int8_t> held_bytes;
+    thread_local std::vector<float> held_scales;
+    thread_local std::vector<std::int32_t> held_sums;
+    const std::size_t groups = matrix.groups(), stride = groups * matrix.group, count = rows * stride;
+    std::int8_t* const high = scratch(held_bytes, 2 * count);
+    std::int8_t* const low = rows < matrix.tiling.byte_rows ? high + count : nullptr;
+    float* const scales = scratch(held_scales, rows * groups);
+    std::int32_t* const sums = scratch(held_sums, rows * groups);
+    for_rows(threads, rows, [&](int row) {
+        kernels().round_to_integers({matrix.inputs, matrix.group, input + static_cast<std::size_t>(row) * matrix.inputs,
+                                     high + row * stride, low ? low + row * stride : nullptr, scales + row * groups,
+                                     sums + row * groups});
+    });
+    return {high, low, scales, sums};
 }
 
 template <class Weight>
-void linear(int threads, int rows, int inputs, int outputs, const float* input, const void* panels, const float* bias,
-            const float* added, std::int32_t activation, float* output) {
-    multiply(threads, Product<Weight>{rows, steps_of<Weight>(inputs), outputs, input_of(input, rows, inputs, Weight{}),
-                                      static_cast<const Weight*>(panels), bias, added, output,
-                                      static_cast<Activation>(activation)});
+void multiply(const Matrix& matrix, int threads, int rows, const float* input, const Output& output) {
+    const Product<Weight> task{matrix, rows, input_of(matrix, input, rows, Weight{}), output};
+    const auto& run = kernels_of<Weight>().product;
+    for_ranges(threads, matrix.panels_count(), kParts * threads, [&](int first, int last) { run(task, first, last); });
+}
+
+void multiply_integers(const Matrix& matrix, int threads, int rows, const float* input, const Output& output) {
+    const IntegerProduct task{matrix, rows, integers_of(matrix, threads, input, rows), output};
+    const auto& run = kernels().integer_product;
+    for_ranges(threads, matrix.panels_count(), kParts * threads, [&](int first, int last) { run(task, first, last); });
+}
+
+void linear(const Matrix& matrix, int threads, int rows, const float* input, const float* added,
+            std::int32_t activation, float* to) {
+    const Output output{added, to, static_cast<Activation>(activation)};
+    switch (matrix.format) {
+        case Format::full: return multiply<float>(matrix, threads, rows, input, output);
+        case Format::half: return multiply<Half>(matrix, threads, rows, input, output);
+        default: return multiply_integers(matrix, threads, rows, input, output);
+    }
 }
 
 template <class Held>
@@ -95,17 +122,18 @@ enum class Kind : std::int32_t { embed, norm, linear, head_norm, turn, attend, g
 
 struct Operation {
     Kind kind;
-    std::int32_t half;  // whether weights, or keys and values, are bfloat16
+    std::int32_t half;  // whether embeddings, or keys and values, are bfloat16
     std::int32_t from, to, added;  // buffers; -1: none
-    std::int32_t inputs, outputs;
+    std::int32_t turned;  // components of a head that are rotated
+    std::int32_t outputs;
     std::int32_t heads, kv_heads, size;
     std::int32_t activation;
     std::int32_t centred;
     std::int32_t last;  // whether from here on only the rows with logits are computed
     float epsilon;
     std::int64_t length;  // tokens of a slot
-    const void* weights;
-    const void* more;  // bias, positions' embeddings or sines
+    const void* weights;  // of a linear layer: its `Matrix`
+    const void* more;     // bias of a norm, positions' embeddings or sines
     void* held;        // keys and values
 };
 
@@ -113,13 +141,6 @@ struct Rows {
     int count;
     const std::int64_t *ids, *slots, *positions;
 };
-
-template <class Work>
-void for_rows(int threads, int rows, const Work& work) {
-    for_ranges(threads, rows, rows / kRows, [&](int begin, int end) {
-        for (int row = begin; row < end; ++row) work(row);
-    });
-}
 
 template <class Weight>
 void embed(const Operation& each, const Rows& rows, float* to) {
@@ -156,8 +177,7 @@ void carry_out(const Operation& each, int threads, const Rows& rows, float* cons
             break;
         }
         case Kind::linear:
-            (each.half ? linear<Half> : linear<float>)(threads, rows.count, each.inputs, each.outputs, from,
-                                                       each.weights, more, added, each.activation, to);
+            linear(*static_cast<const Matrix*>(each.weights), threads, rows.count, from, added, each.activation, to);
             break;
         case Kind::head_norm:
             for_rows(threads, rows.count, [&](int row) {
@@ -168,7 +188,7 @@ void carry_out(const Operation& each, int threads, const Rows& rows, float* cons
             });
             break;
         case Kind::turn: {
-            const Turn task{each.heads + each.kv_heads, each.heads + 2 * each.kv_heads, each.size, each.inputs,
+            const Turn task{each.heads + each.kv_heads, each.heads + 2 * each.kv_heads, each.size, each.turned,
                             weights, more, rows.positions, from};
             for_rows(threads, rows.count, [&](int row) { kernels().turn(task, row); });
             break;
@@ -223,17 +243,16 @@ TIDAL_EXPORT const char* tidal_kernels() { return kernels().name; }
 
 TIDAL_EXPORT bool tidal_choose_kernels(const char* name) { return choose_kernels(name); }
 
-// Number of elements of a packed matrix.
-TIDAL_EXPORT std::int64_t tidal_packed_size(bool half, std::int32_t inputs, std::int32_t outputs) {
-    const std::int64_t row = half ? steps_of<Half>(inputs) * kDepth<Half> : steps_of<float>(inputs);
-    return row * panels_of(outputs) * kPanel;
+// Size of a packed matrix in bytes.
+TIDAL_EXPORT std::int64_t tidal_packed_bytes(const Matrix* matrix) {
+    return static_cast<std::int64_t>(matrix->panel_bytes() * matrix->panels_count());
 }
 
-TIDAL_EXPORT void tidal_pack(bool half, std::int32_t inputs, std::int32_t outputs, const void* weight, void* packed) {
-    if (half)
-        pack(inputs, outputs, static_cast<const Half*>(weight), static_cast<Half*>(packed));
-    else
-        pack(inputs, outputs, static_cast<const float*>(weight), static_cast<float*>(packed));
+// Pack a matrix into its `panels`. `weights` [outputs, inputs] is float32 or bfloat16, or has one byte per weight, [outputs,
+// groups * group]; `scales` is float32 [outputs] for int8, and pairs of scale and minimum, bfloat16 [outputs, groups, 2], for
+// int4.
+TIDAL_EXPORT void tidal_pack(const Matrix* matrix, std::int32_t threads, const void* weights, const void* scales) {
+    pack(*matrix, threads, weights, scales);
 }
 
 // Request large pages for memory that was not written yet.
@@ -243,11 +262,9 @@ TIDAL_EXPORT void tidal_large_pages(void* from, std::size_t bytes) {
     if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
-TIDAL_EXPORT void tidal_linear(bool half, std::int32_t threads, std::int32_t rows, std::int32_t inputs,
-                               std::int32_t outputs, const float* input, const void* panels, const float* bias,
+TIDAL_EXPORT void tidal_linear(const Matrix* matrix, std::int32_t threads, std::int32_t rows, const float* input,
                                const float* added, std::int32_t activation, float* output) {
-    (half ? linear<Half> : linear<float>)(threads, rows, inputs, outputs, input, panels, bias, added, activation,
-                                          output);
+    linear(*matrix, threads, rows, input, added, activation, output);
 }
 
 TIDAL_EXPORT void tidal_attention(bool half, std::int32_t threads, std::int32_t rows, std::int32_t heads,

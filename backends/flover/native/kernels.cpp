@@ -1,154 +1,13 @@
 // The kernels, in terms of vectors of the level's width: compiled once per level.
 #include "bf16_vectors.hpp"
+#include "integer_products.hpp"
+#include "products.hpp"
 
 namespace tidal {
 namespace {
 
-// Rows and vectors of a tile, whose sums stay in registers.
-constexpr int kTileRows = kLanes == 16 ? 8 : 4;
-constexpr int kTileVectors = 3;
-constexpr int kTileColumns = kTileVectors * kLanes;
-static_assert(kPanel % kTileColumns == 0, "a panel is a whole number of tiles");
-// Bytes of one step of a panel, and of a cache line.
-constexpr int kStepBytes = kPanel * 4;
-constexpr int kLine = 64;
-// Prefetch distance of a matrix that is read for a single block of rows.
-constexpr int kAhead = 4096;
 // Prefetch distance in blocks of keys, one position per lane.
 constexpr int kBlocksAhead = 4;
-
-inline void accumulate(Vector (&sums)[kTileVectors], const float* input, const Vector (&weights)[kTileVectors]) {
-    const Vector x = all(*input);
-    for (int v = 0; v < kTileVectors; ++v) sums[v] += weights[v] * x;
-}
-
-inline void read(const float* from, Vector (&weights)[kTileVectors]) {
-    for (int v = 0; v < kTileVectors; ++v) weights[v] = load(from + v * kLanes);
-}
-
-inline void read(const Half* from, Bits (&weights)[kTileVectors]) {
-    for (int v = 0; v < kTileVectors; ++v)
-        weights[v] = *reinterpret_cast<const UnalignedBits*>(from + v * kLanes * kDepth<Half>);
-}
-
-inline void accumulate(Vector (&sums)[kTileVectors], const Half* input, const Bits (&weights)[kTileVectors]) {
-    std::uint32_t pair;
-    __builtin_memcpy(&pair, input, 4);
-    const Bits x = Bits{} + pair;
-#if defined(__AVX512BF16__)
-    for (int v = 0; v < kTileVectors; ++v)
-        sums[v] = reinterpret_cast<Vector>(_mm512_dpbf16_ps(
-            reinterpret_cast<__m512>(sums[v]), reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(weights[v])));
-#else
-    const Vector first = reinterpret_cast<Vector>(x << 16), second = reinterpret_cast<Vector>(x & 0xffff0000u);
-    for (int v = 0; v < kTileVectors; ++v) {
-        sums[v] += reinterpret_cast<Vector>(weights[v] << 16) * first;
-        sums[v] += reinterpret_cast<Vector>(weights[v] & 0xffff0000u) * second;
-    }
-#endif
-}
-
-template <class Weight>
-struct Read;
-template <>
-struct Read<float> {
-    typedef Vector Type;
-};
-template <>
-struct Read<Half> {
-    typedef Bits Type;
-};
-
-// Products of `rows` rows with a panel, [rows, kPanel]; fetches `lines` lines of `ahead` at each step.
-template <class Weight, int rows, int lines>
-void tile(const Product<Weight>& task, int first_row, const Weight* panel, const char* ahead, float* products) {
-    const std::size_t stride = static_cast<std::size_t>(task.steps) * kDepth<Weight>;
-    const Weight* input = task.input + static_cast<std::size_t>(first_row) * stride;
-    for (int column = 0; column < kPanel; column += kTileColumns) {
-        Vector sums[rows][kTileVectors] = {};
-        const Weight* weight = panel + column * kDepth<Weight>;
-        for (int step = 0; step < task.steps; ++step) {
-            // Data read only once should not evict what Python needs between two products.
-            for (int line = 0; line < lines; ++line) __builtin_prefetch(ahead + line * kLine, 0, lines == 3 ? 0 : 2);
-            ahead += lines * kLine;
-            typename Read<Weight>::Type weights[kTileVectors];
-            read(weight, weights);
-            weight += kPanel * kDepth<Weight>;
-#pragma GCC unroll 8
-            for (int row = 0; row < rows; ++row)
-                accumulate(sums[row], input + row * stride + step * kDepth<Weight>, weights);
-        }
-        for (int row = 0; row < rows; ++row)
-            for (int v = 0; v < kTileVectors; ++v) store(products + row * kPanel + column + v * kLanes, sums[row][v]);
-    }
-}
-
-template <class Weight, int lines>
-void tile_of(int rows, const Product<Weight>& task, int first_row, const Weight* panel, const char* ahead,
-             float* products) {
-    switch (rows) {
-        case 1: return tile<Weight, 1, lines>(task, first_row, panel, ahead, products);
-        case 2: return tile<Weight, 2, lines>(task, first_row, panel, ahead, products);
-        case 3: return tile<Weight, 3, lines>(task, first_row, panel, ahead, products);
-        case 4: return tile<Weight, 4, lines>(task, first_row, panel, ahead, products);
-        default: break;
-    }
-    if constexpr (kTileRows == 8) {
-        switch (rows) {
-            case 5: return tile<Weight, 5, lines>(task, first_row, panel, ahead, products);
-            case 6: return tile<Weight, 6, lines>(task, first_row, panel, ahead, products);
-            case 7: return tile<Weight, 7, lines>(task, first_row, panel, ahead, products);
-            default: return tile<Weight, 8, lines>(task, first_row, panel, ahead, products);
-        }
-    }
-}
-
-// Bias, activation and addition for a panel's columns from `first`, of `columns` in the matrix.
-template <class Weight>
-void finish(const Product<Weight>& task, int first_row, int rows, int first, int columns, float* products) {
-    for (int row = 0; row < rows; ++row) {
-        float* from = products + row * kPanel;
-        for (int i = 0; i < kPanel; i += kLanes) {
-            Vector x = load(from + i);
-            if (task.bias) x += load(task.bias + first + i);
-            store(from + i, activated(task.activation, x));
-        }
-        const std::size_t place = static_cast<std::size_t>(first_row + row) * task.outputs + first;
-        float* to = task.output + place;
-        const float* added = task.added ? task.added + place : nullptr;
-        int i = 0;
-        for (; i + kLanes <= columns; i += kLanes) store(to + i, added ? load(from + i) + load(added + i) : load(from + i));
-        for (; i < columns; ++i) to[i] = added ? from[i] + added[i] : from[i];
-    }
-}
-
-template <class Weight>
-void product(const Product<Weight>& task, int first_panel, int last_panel) {
-    const std::size_t stride = static_cast<std::size_t>(task.steps) * kPanel * kDepth<Weight>;
-    const int blocks = (task.rows + kTileRows - 1) / kTileRows;
-    const int most = (task.rows + blocks - 1) / blocks;
-    alignas(64) float products[kTileRows * kPanel];
-    for (int number = first_panel; number < last_panel; ++number) {
-        const Weight* panel = task.panels + number * stride;
-        const int left = task.outputs - number * kPanel, columns = left < kPanel ? left : kPanel;
-        // A panel stays in the cache for all blocks of rows; each block prefetches a part of the next panel.
-        const char* next = reinterpret_cast<const char*>(panel + stride);
-        for (int block = 0; block < blocks; ++block) {
-            const int first_row = block * most;
-            const int rows = task.rows - first_row < most ? task.rows - first_row : most;
-            const std::size_t part = static_cast<std::size_t>(block) * task.steps * kLine;
-            if (blocks == 1)
-                tile_of<Weight, 3>(rows, task, first_row, panel, reinterpret_cast<const char*>(panel) + kAhead, products);
-            else if (blocks == 2)
-                tile_of<Weight, 2>(rows, task, first_row, panel, next + 2 * part, products);
-            else if (block < 3)
-                tile_of<Weight, 1>(rows, task, first_row, panel, next + part, products);
-            else
-                tile_of<Weight, 0>(rows, task, first_row, panel, next, products);
-            finish(task, first_row, rows, number * kPanel, columns, products);
-        }
-    }
-}
 
 inline float dot(const float* x, const float* y, int count) {
     Vector parts[4] = {};
@@ -406,6 +265,8 @@ const Kernels TIDAL_TABLE(TIDAL_LEVEL) = {
     turn,
     gate,
     round,
+    round_to_integers,
+    integer_product,
 };
 
 }  // namespace tidal

@@ -14,32 +14,94 @@ namespace tidal {
 // The bits of a bfloat16.
 using Half = std::uint16_t;
 
-// Outputs in a panel of a packed matrix; the last panel is padded with zeros.
-constexpr int kPanel = 48;
+// Matrices, by the numbers that Python passes (tidal/flover/native/matrix.py).
+enum class Format : std::int32_t { full, half, int8, int4 };
 
-// Contiguous inputs per output in a panel: those that one instruction multiplies and sums in bfloat16.
-template <class Weight>
-constexpr int kDepth = sizeof(Weight) == sizeof(Half) ? 2 : 1;
+// Prefetch of a matrix that is read for a single block of rows.
+enum class Prefetch : std::int32_t { none, non_temporal, t0, t1 };
 
-// A matrix [outputs, inputs] is packed as [panels][steps][kPanel][kDepth], in the order in which it is read.
-template <class Weight>
-constexpr int steps_of(int inputs) {
-    return (inputs + kDepth<Weight> - 1) / kDepth<Weight>;
-}
-constexpr int panels_of(int outputs) { return (outputs + kPanel - 1) / kPanel; }
+// How products of a matrix are computed, chosen by measurement (tidal/flover/native/tuning.py).
+struct Tiling {
+    std::int32_t vectors;  // outputs of a panel in units of kUnit: 2, 3 or 4
+    std::int32_t rows;     // largest number of rows of a tile
+    Prefetch prefetch;
+    std::int32_t byte_rows;  // integer matrices: number of rows from which on rows are rounded to 8 bits instead of 16
+};
 
-// Few rows times a packed matrix: activation(rows * weight + bias) + added.
+// Outputs of a panel: a multiple of this, the same at every level. The last panel is padded with zeros.
+constexpr int kUnit = 16;
+constexpr int kMostPanel = 4 * kUnit;
+
+// A matrix [outputs, inputs], packed in the order in which it is read:
+//   full, half  [panels][steps][panel][depth], where `depth` inputs are those that one instruction multiplies and sums
+//   int8        [panels]{[groups][group / 4][panel][4], scales float [panel]}
+//   int4        [panels][groups]{[group / 8][panel][4 bytes], (scale, minimum) bfloat16 [panel][2]}
+// Integers are without sign. The weight of an int8 q is (q - 128) * scale, of an int4 q it is q * scale + minimum. The low
+// halves of an int4 matrix's 4 bytes are 4 inputs, the high halves the next 4.
+struct Matrix {
+    Format format;
+    std::int32_t inputs, outputs;
+    std::int32_t group;  // integers: inputs that share a scale of rows, and of int4 weights; a multiple of 8, at most 128
+    Tiling tiling;
+    const void* panels;
+    const float* bias;  // [panels * panel] or null
+
+    int panel() const { return tiling.vectors * kUnit; }
+    int panels_count() const { return (outputs + panel() - 1) / panel(); }
+    int depth() const { return format == Format::half ? 2 : 1; }
+    int steps() const { return (inputs + depth() - 1) / depth(); }
+    int groups() const { return (inputs + group - 1) / group; }
+    std::size_t panel_bytes() const {
+        const std::size_t width = panel();
+        switch (format) {
+            case Format::int8: return width * groups() * group + width * sizeof(float);
+            case Format::int4: return width * groups() * (group / 2 + 2 * sizeof(Half));
+            default: return width * steps() * 4;
+        }
+    }
+};
+
+// What follows a product: activation(product + bias) + added.
+struct Output {
+    const float* added;  // [rows, outputs] or null
+    float* output;       // [rows, outputs]
+    Activation activation;
+};
+
+// Few rows times a packed matrix of floats.
 template <class Weight>
 struct Product {
+    const Matrix& matrix;
     int rows;
-    int steps;
-    int outputs;
-    const Weight* input;   // [rows, steps * kDepth]
-    const Weight* panels;  // packed
-    const float* bias;     // [panels * kPanel] or null
-    const float* added;    // [rows, outputs] or null
-    float* output;         // [rows, outputs]
-    Activation activation;
+    const Weight* input;  // [rows, steps * depth]
+    Output output;
+};
+
+// Rows as integers: scale * (256 * high + low), or scale * high.
+struct IntegerRows {
+    const std::int8_t* high;    // [rows, groups * group]
+    const std::int8_t* low;     // the same, or null: rows have 8 bits
+    const float* scales;        // [rows, groups]
+    const std::int32_t* sums;   // [rows, groups], of the integers of a group
+};
+
+// Few rows times a packed matrix of integers.
+struct IntegerProduct {
+    const Matrix& matrix;
+    int rows;
+    IntegerRows input;
+    Output output;
+};
+
+// Rounding of one row to integers, each group to its own scale.
+struct IntegerRounding {
+    int inputs;
+    int group;
+    const float* input;  // [inputs]
+    std::int8_t* high;   // [groups * group]
+    std::int8_t* low;    // the same, or null: 8 bits
+    float* scales;       // [groups]
+    std::int32_t* sums;  // [groups]
 };
 
 // Attention: each row writes its key and value into a slot, and attends to all positions up to its own.
@@ -115,6 +177,9 @@ struct Kernels {
     void (*gate)(Activation, int width, const float* from, float* to);
     // To the nearest bfloat16, ties to even.
     void (*round)(const float* from, Half* to, std::size_t count);
+    void (*round_to_integers)(const IntegerRounding&);
+    // Outputs of some panels of a linear layer with a matrix of integers.
+    void (*integer_product)(const IntegerProduct&, int first_panel, int last_panel);
 };
 
 // The levels, best first.

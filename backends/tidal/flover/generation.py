@@ -1,4 +1,4 @@
-"""One prompt of a request in the engine: its tokens, its text, and the part of them not yet sent."""
+"""One text of a request in the engine: its tokens, and the part of them not yet sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidal.flover.beams import BeamGroup
 from tidal.flover.memory.slots import SlotCopy
 from tidal.flover.policies import Schedulable
 from tidal.flover.responses import FinishReason, FloverResponse, ResponsePart
-from tidal.flover.sampling import IntArray, Sampler
+from tidal.flover.sampling import IntArray, Sampler, TokenLogprobs
 from tidal.flover.tasks.adapter import LoraAdapter
 from tidal.flover.text import Detokenizer, StopMatcher
 from tidal.requests import StreamedRequest
@@ -26,16 +26,22 @@ class Generation(Schedulable):
 
     Attributes:
         response: Response of the request that the prompt belongs to.
-        index: Index of the prompt in its request.
+        index: Index of the text in its request.
         prompt_ids: Token ids of the prompt, [tokens] int64.
         method: Sampler of its tokens, or the beam search over its slots.
         detokenizer: Decoder of its tokens to text.
         stops: Matcher of the request's stop strings.
         max_tokens: Largest number of tokens to generate.
         eos: Token ids that end the text and are not part of it.
+        stop_ids: Token ids of the request that do the same.
+        min_tokens: Number of tokens before which stop strings do not end the text.
+        top_logprobs: Number of most likely tokens to record with each token; None: no log probabilities.
+        echo: Text of the prompt, which the text begins with.
+        cached_tokens: Number of prompt tokens whose keys and values were not computed again.
         admitted: Whether its slots are allocated.
         prefilled: Number of prompt tokens whose keys and values are in the cache.
         tokens: Token ids generated so far; of a beam search those of the best text, once it has ended.
+        logprobs: Log probabilities of these tokens; empty without `top_logprobs`.
         finish_reason: Why the generation ended; None while it runs.
         first_token_at: `time.monotonic()` seconds of the first token.
         last_token_at: `time.monotonic()` seconds of the latest token.
@@ -49,15 +55,24 @@ class Generation(Schedulable):
     stops: StopMatcher = field(kw_only=True)
     max_tokens: int = field(kw_only=True)
     eos: frozenset[int] = field(kw_only=True)
+    stop_ids: frozenset[int] = field(default=frozenset(), kw_only=True)
+    min_tokens: int = field(default=0, kw_only=True)
+    top_logprobs: int | None = field(default=None, kw_only=True)
+    echo: str = field(default="", kw_only=True)
+    cached_tokens: int = field(default=0, init=False)
     admitted: bool = field(default=False, init=False)
     prefilled: int = field(default=0, init=False)
     tokens: list[int] = field(default_factory=list, init=False)
+    logprobs: list[TokenLogprobs] = field(default_factory=list, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
     first_token_at: float = field(default=0.0, init=False)
     last_token_at: float = field(default=0.0, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _unsent_text: str = field(default="", init=False)
     _sent_tokens: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._unsent_text = self.echo
 
     @property
     def request(self) -> StreamedRequest:
@@ -99,23 +114,30 @@ class Generation(Schedulable):
         """Input token of the next decode step for a slot."""
         return self.method.last_token(index) if isinstance(self.method, BeamGroup) else self.tokens[-1]
 
-    def append(self, token: int, now: float) -> None:
+    def append(self, token: int, now: float, logprobs: TokenLogprobs | None = None) -> None:
         """Append a token, and set `finish_reason` if it is the last.
 
         Args:
             token: Token id, below the model's vocabulary size.
             now: Current `time.monotonic()` seconds.
+            logprobs: Log probabilities of the token; None without `top_logprobs`.
         """
         self._note_time(now)
-        ended: FinishReason | None = "eos" if token in self.eos else None
+        ended: FinishReason | None = "eos" if token in self.eos else "stop" if token in self.stop_ids else None
+        piece = "" if ended else self.detokenizer.push(token)
         if ended is None and len(self.tokens) + 1 >= self.max_tokens:
             ended = "length"
-        visible, stopped = self.stops.push("" if ended == "eos" else self.detokenizer.push(token))
+        if len(self.tokens) + 1 < self.min_tokens:
+            visible, stopped = piece, False
+        else:
+            visible, stopped = self.stops.push(piece)
         if ended is not None and not stopped:
             more, stopped = self.stops.push(self.detokenizer.finish())
             visible += more + ("" if stopped else self.stops.finish())
         with self._lock:
             self.tokens.append(token)
+            if logprobs is not None:
+                self.logprobs.append(logprobs)
             self._unsent_text += visible
             self.finish_reason = "stop" if stopped else ended
 
@@ -140,7 +162,8 @@ class Generation(Schedulable):
             eos = tokens[-1] in self.eos
             text = "".join(map(self.detokenizer.push, tokens[:-1] if eos else tokens)) + self.detokenizer.finish()
             with self._lock:
-                self.tokens, self._unsent_text = tokens, text
+                self.tokens = tokens
+                self._unsent_text += text
                 self.finish_reason = "eos" if eos else "length"
         return copies
 
@@ -150,9 +173,12 @@ class Generation(Schedulable):
             if len(self.tokens) == self._sent_tokens:
                 return
             text, self._unsent_text = self._unsent_text, ""
-            tokens, self._sent_tokens = self.tokens[self._sent_tokens :], len(self.tokens)
+            tokens, logprobs = self.tokens[self._sent_tokens :], self.logprobs[self._sent_tokens :]
+            self._sent_tokens = len(self.tokens)
             finish_reason = self.finish_reason
-        part = ResponsePart(self.index, text, tokens, finish_reason, self.prompt_tokens, self._sent_tokens)
+        part = ResponsePart(
+            self.index, text, tokens, logprobs, finish_reason, self.prompt_tokens, self.cached_tokens, self._sent_tokens
+        )
         self.response.send(part)
 
     def _note_time(self, now: float) -> None:

@@ -6,16 +6,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tidal import device
+from tidal.flover.chat import load_chat_template
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.generation import Generation
+from tidal.flover.guided import GuidedGrammars, MaskWorker
 from tidal.flover.manifest import TOKENIZER_FILE, load_flover_manifest
 from tidal.flover.parameters import FloverParameters
 from tidal.flover.policies import FloverScheduler, ProfiledCosts
+from tidal.flover.prompts import PromptReader
 from tidal.flover.request_parser import RequestParser
 from tidal.flover.runner import open_runner
 from tidal.flover.service import FloverService
 from tidal.flover.tasks.folder import DecoderBase
 from tidal.flover.tasks.library import open_library
+from tidal.flover.text import TokenTexts
 from tidal.service import Service, ServiceContext
 from tidal.tasks.folder import tasks_folder
 from tidal.text import TextTokenizer
@@ -36,15 +40,10 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
     """
     manifest = load_flover_manifest(context.version_dir)
     manifest.check(context.version_dir, device.here(manifest.device.kind))
+    vocabulary, eos = manifest.form.vocabulary, frozenset(manifest.eos_token_ids)
     tokenizer = TextTokenizer(context.version_dir / TOKENIZER_FILE, manifest.max_length - 1)
-    parser = RequestParser(
-        tokenizer,
-        manifest.form.vocabulary,
-        manifest.max_length,
-        parameters.default_max_tokens,
-        manifest.max_concurrency,
-        frozenset(manifest.eos_token_ids),
-    )
+    prompts = PromptReader(tokenizer, vocabulary, manifest.max_concurrency, load_chat_template(context.version_dir))
+    grammars, texts = GuidedGrammars(tokenizer.tokenizer, vocabulary, eos), TokenTexts(tokenizer.tokenizer)
     # Open it in a thread that ends. The OpenMP threads of a thread that lives on would exceed the number of cores, and
     # the engine's own would then sleep between linear layers instead of spinning.
     with ThreadPoolExecutor(1) as opening:
@@ -57,9 +56,10 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
         scheduler: FloverScheduler[Generation] = FloverScheduler(
             manifest.max_concurrency, costs, prefill_share=parameters.prefill_share
         )
+        masks = MaskWorker()
         return FloverService(
             fresh,
-            parser,
+            RequestParser(prompts, grammars, masks, manifest.max_length, parameters.default_max_tokens, eos, texts),
             open_library(tasks_folder(fresh.model_dir), base, parameters.task_bytes, fresh.metrics),
             scheduler,
             shared,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidal.engines.base import Precision
 from tidal.flover.form import DecoderForm
+from tidal.flover.native.tiling import KernelChoice
 from tidal.manifest import Published, Strict, read_manifest
 from tidal.profiles import LatencyProfile
 
@@ -37,13 +38,42 @@ class GenerationVerification(Strict):
         return self.matched / self.tokens
 
 
+FloverPrecision = Literal["fp32", "bf16", "int8", "int4"]
+# Bits of the weights of linear layers, where they are integers.
+INTEGERS: Mapping[FloverPrecision, int] = {"int8": 8, "int4": 4}
+
+
+class QualityBounds(Strict):
+    """What the next-token distributions of a decoder must keep, on text, to be published."""
+
+    perplexity_ratio: float = Field(gt=0, description="largest perplexity, relative to the source's")
+    agreement: float = Field(
+        ge=0, le=1, description="least share of tokens whose most likely next token is the source's"
+    )
+    max_kl: float = Field(
+        gt=0, description="largest Kullback-Leibler divergence of a next-token distribution from the source's, in nats"
+    )
+
+
+class TextVerification(Strict):
+    """Next-token distributions behind the tokens of texts, compared with those of the source model in float32."""
+
+    tokens: int = Field(ge=1, description="number of distributions compared")
+    perplexity: float = Field(gt=0, description="of the decoder, on these tokens")
+    perplexity_ratio: float = Field(gt=0, description="relative to the source's perplexity")
+    agreement: float = Field(ge=0, le=1, description="share of distributions with the source's most likely token")
+    max_kl: float = Field(ge=0, description="largest divergence from the source's distribution, in nats")
+    bounds: QualityBounds = Field(description="accepted values")
+
+
 class FloverTrial(Strict):
     """A precision compared by the builder on this device."""
 
-    precision: Precision
+    precision: FloverPrecision
     step_ms: float | None = Field(description="duration of a decode step of all slots, mean over lengths")
     max_error: float = Field(ge=0, description="as in the verification")
     match_rate: float = Field(ge=0, le=1)
+    text: TextVerification | None = Field(None, description="as in the manifest")
     verdict: Literal["chosen", "slower", "misses tolerance"]
 
 
@@ -70,7 +100,12 @@ class FloverManifest(Published):
     max_length: int = Field(ge=2, description="number of tokens of a sequence, prompt and generated text together")
     memory_bytes: int = Field(ge=1, description="size of all slots' keys and values, allocated at load")
     threads: int = Field(ge=1, description="CPU threads")
+    kernels: KernelChoice | None = Field(None, description="choices of the CPU kernels; null: not used")
+    group_size: int | None = Field(
+        None, description="int4: number of inputs that share a scale; null: another precision"
+    )
     verification: GenerationVerification
+    text: TextVerification
     trials: tuple[FloverTrial, ...] = Field((), description="precisions compared by the builder")
     profile: FloverProfile
 

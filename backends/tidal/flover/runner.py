@@ -20,7 +20,9 @@ from tidal.flover.models.decoder import DecoderModel
 from tidal.flover.models.graphs import DecodeGraphs
 from tidal.flover.models.layer import no_update
 from tidal.flover.models.linear import working_type
-from tidal.flover.models.weights import DecoderWeights, load_weights
+from tidal.flover.models.weights import DecoderWeights
+from tidal.flover.models.weights_file import load_weights
+from tidal.flover.native.tiling import DEFAULT_TILING, Tiling
 from tidal.flover.tasks.adapter import LoraAdapter
 from tidal.flover.tasks.bank import TaskBank
 
@@ -65,20 +67,22 @@ class FloverRunner:
         slots: Number of slots.
         max_length: Number of tokens of a slot.
         available: Largest size of keys and values in bytes; None: no limit.
+        tiling: Choices of the native library's kernels.
 
     Raises:
         InvalidArgument: The slots exceed what is available; states both sizes.
     """
 
     def __init__(
-        self, form: DecoderForm, weights: DecoderWeights, *, slots: int, max_length: int, available: int | None = None
-    ) -> None:
+        self, form: DecoderForm, weights: DecoderWeights, *, slots: int, max_length: int, available: int | None = None,
+        tiling: Tiling | None = None,
+    ) -> None:  # fmt: skip
         self.form, self.slots, self.max_length = form, slots, max_length
         self._device = weights.tokens.device
         with torch.inference_mode():
             dtype = cache_dtype(weights.tokens.dtype, self._device)
             self._buffers = KeyValueBuffers(form, slots, max_length, dtype, self._device, available)
-            self._model = DecoderModel(form, weights, self._buffers, max_length)
+            self._model = DecoderModel(form, weights, self._buffers, max_length, tiling or DEFAULT_TILING)
             self._tasks = TaskBank(form, slots, working_type(weights.tokens), self._device)
         self._decode = DecodeGraphs(self._model.decode) if self._device.type == "cuda" else self._model.decode
         self.memory_bytes = self._buffers.bytes
@@ -104,6 +108,20 @@ class FloverRunner:
         lora = self._tasks.update([task]) or no_update
         logits = self._model.prefill(slot, self._to_device(token_ids), start, last=last, lora=lora)
         return None if logits is None else logits.cpu()
+
+    @torch.inference_mode()
+    def score(self, slot: int, token_ids: Ids) -> torch.Tensor:
+        """Prefill a text of the base model, and return the logits behind each of its tokens.
+
+        Args:
+            slot: Slot to write to.
+            token_ids: Token ids of the text, [tokens].
+
+        Returns:
+            Logits, float32 [tokens, vocabulary] on the CPU.
+        """
+        self._check_position(len(token_ids) - 1)
+        return self._model.score(slot, self._to_device(token_ids)).cpu()
 
     @torch.inference_mode()
     def decode(
@@ -230,6 +248,7 @@ def open_runner(manifest: FloverManifest, version_dir: Path) -> FloverRunner:
         slots=manifest.max_concurrency,
         max_length=manifest.max_length,
         available=available_bytes(device),
+        tiling=manifest.kernels,
     )
     runner.warm_up()
     return runner

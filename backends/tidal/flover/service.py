@@ -1,4 +1,4 @@
-"""The `flover` service: threads that parse requests, run the engine, and send what it generates."""
+"""The `flover` service: threads that parse requests, run the engine, compute masks, and send what is generated."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from tidal.errors import TidalError
 from tidal.flover.engine.engine import Engine
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.generation import Generation
@@ -23,7 +24,7 @@ from tidal.requests import PendingRequest, StreamedRequest
 from tidal.service import ServiceContext
 from tidal.serving.endings import model_stops
 from tidal.serving.threads import join_until, remaining_s
-from tidal.tasks.intake import Intake
+from tidal.tasks.intake import Intake, read_each
 from tidal.tasks.lease import Lease
 
 # Idle time after which the cache is checked: a check takes up to a second of a large cache.
@@ -39,7 +40,8 @@ class ParsedRequest:
 
 
 class FloverService:
-    """One thread parses requests (T_F of Flover §V-A), one runs the engine (T_I), one sends responses.
+    """One thread parses requests (T_F of Flover §V-A), one runs the engine (T_I), one sends responses, one computes
+    the masks of guided output.
 
     Args:
         context: Context that the service is started with.
@@ -69,8 +71,9 @@ class FloverService:
         self._engine = Engine(scheduler, runner, self._responder, metrics, context.log, shuffle=shuffle)
         self._engine_thread = context.start_thread("runner", self._run)
         self._responder_thread = context.start_thread("responder", self._responder.run)
+        self._masks_thread = context.start_thread("masks", parser.masks.run)
         self._intake = Intake(
-            context, library, metrics, self._parse, self._queue, self._drain, admit_base=self._queue_base
+            context, library, metrics, read_each(self._parse), self._queue, self._drain, readers=1, base=True
         )
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
@@ -90,24 +93,23 @@ class FloverService:
         join_until(until, [self._engine_thread])
         self._stop()
         self._responder.close()
-        join_until(until, [self._responder_thread])
+        self._parser.masks.close()
+        join_until(until, [self._responder_thread, self._masks_thread])
         self._intake.close(remaining_s(until))
 
-    def _parse(self, request: PendingRequest, _task: str) -> ParsedRequest:
+    def _parse(self, request: PendingRequest, _task: str | None) -> ParsedRequest:
         streamed = cast(StreamedRequest, request)
         return ParsedRequest(streamed, self._parser.parse(streamed))
 
-    def _queue(self, parsed: ParsedRequest, task: Lease[LoraAdapter] | None) -> bool:
+    def _queue(self, parsed: Sequence[tuple[ParsedRequest, Lease[LoraAdapter] | None]]) -> list[TidalError | None]:
         with self._changed:
             if self._stopped:
-                return False
-            parsed.generations[0].response.task = task
-            self._arrived.append(parsed.generations)
+                return [model_stops() for _ in parsed]
+            for each, task in parsed:
+                each.generations[0].response.task = task
+                self._arrived.append(each.generations)
             self._changed.notify()
-        return True
-
-    def _queue_base(self, request: PendingRequest) -> bool:
-        return self._queue(self._parse(request, ""), None)
+        return [None] * len(parsed)
 
     def _drain(self) -> None:
         with self._changed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -14,25 +14,38 @@ from pydantic import BaseModel
 from tidal import device
 from tidal.engines import choose_device
 from tidal.errors import InvalidArgument
+from tidal.flover.chat import CHAT_FILE, ChatTemplate
 from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import (
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     FloverManifest,
+    FloverPrecision,
     FloverProfile,
     FloverTrial,
     GenerationVerification,
+    TextVerification,
 )
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import buffer_bytes, cache_dtype
-from tidal.flover.models.weights import convert, load_weights, save_weights
+from tidal.flover.models.weights_file import load_weights
+from tidal.flover.native.tiling import KernelChoice
+from tidal.flover.native.tuning import measure_kernels
 from tidal.flover.runner import FloverRunner
 from tidal.manifest import Source
 from tidal_builders.flover.config import flover_config_pbtxt
+from tidal_builders.flover.converting import SourceTensors, write_weights
 from tidal_builders.flover.plan import FloverPlan, plan_flover
 from tidal_builders.flover.profiling import measure_profile
+from tidal_builders.flover.quality import (
+    DEFAULT_BOUNDS,
+    read_text_references,
+    text_misses,
+    verify_text,
+    write_text_references,
+)
 from tidal_builders.flover.report import FloverReport, report_of
-from tidal_builders.flover.source import DecoderSource, load_decoder, not_served
+from tidal_builders.flover.source import load_decoder
 from tidal_builders.flover.spec import DEFAULT_TOLERANCE, LONGEST_DEFAULT, FloverSpec
 from tidal_builders.flover.verify import misses, read_references, verify, write_references
 from tidal_builders.publishing import VersionFields, publish_version, write_config_once
@@ -40,10 +53,10 @@ from tidal_builders.runner import BuildOptions, BuildRun, Recipe, run_build
 from tidal_builders.samples import sample_texts
 from tidal_builders.source_tokenizer import write_tokenizer
 
-Computed = Literal["fp32", "bf16"]
-_TYPES: dict[Computed, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _FACTS = "facts.json"
-_REFERENCES = "references.npz"
+_REFERENCES, _TEXTS = "references.npz", "texts.npz"
+# Precisions that `auto` compares; the last one only with native kernels.
+_AUTOMATIC: tuple[FloverPrecision, ...] = ("fp32", "bf16", "int8")
 
 
 class _SourceFacts(BaseModel):
@@ -54,6 +67,7 @@ class _SourceFacts(BaseModel):
     form: DecoderForm
     max_length: int
     eos_token_ids: tuple[int, ...]
+    tied: bool
 
 
 def build_flover(spec: FloverSpec, repository: Path, **options: Unpack[BuildOptions]) -> FloverReport:
@@ -67,21 +81,19 @@ def build_flover(spec: FloverSpec, repository: Path, **options: Unpack[BuildOpti
 def _current(spec: FloverSpec, plan: FloverPlan) -> FloverReport:
     assert plan.published is not None
     write_config_once(plan.entry, partial(flover_config_pbtxt, spec))
-    return report_of(plan.published, plan.version).model_copy(update={"warnings": not_served(plan.source)})
+    return report_of(plan.published, plan.version)
 
 
 def _build(run: BuildRun[FloverSpec, FloverPlan]) -> FloverReport:
     stages = _FloverStages(run)
     if not stages.sound:
         reasons = tuple(
-            f"{precision}: {reason}"
-            for precision in stages.candidates
-            for reason in misses(stages.verified(precision), precision)
+            f"{precision}: {reason}" for precision in stages.candidates for reason in stages.misses(precision)
         )
         return FloverReport(name=run.spec.name, outcome="missed", reasons=reasons)
     manifest = partial(stages.manifest, stages.profile(stages.chosen))
     published, version = publish_version(run, stages.fill, manifest, lambda _: flover_config_pbtxt(run.spec))
-    return report_of(published, version).model_copy(update={"warnings": not_served(run.plan.source)})
+    return report_of(published, version)
 
 
 class _FloverStages:
@@ -92,9 +104,11 @@ class _FloverStages:
         self._work = run.work
 
     @property
-    def candidates(self) -> tuple[Computed, ...]:
+    def candidates(self) -> tuple[FloverPrecision, ...]:
         """Precisions to try."""
-        return ("fp32", "bf16") if self.spec.precision == "auto" else (self.spec.precision,)
+        if self.spec.precision != "auto":
+            return (self.spec.precision,)
+        return _AUTOMATIC if self.kernels is not None else _AUTOMATIC[:2]
 
     @cached_property
     def folder(self) -> Path:
@@ -107,28 +121,37 @@ class _FloverStages:
         return _SourceFacts.model_validate_json((self.folder / _FACTS).read_bytes())
 
     @cached_property
-    def sound(self) -> tuple[Computed, ...]:
+    def sound(self) -> tuple[FloverPrecision, ...]:
         """Candidates that are within their tolerance."""
-        return tuple(each for each in self.candidates if not misses(self.verified(each), each))
+        return tuple(each for each in self.candidates if not self.misses(each))
 
     @cached_property
-    def chosen(self) -> Computed:
+    def chosen(self) -> FloverPrecision:
         """The fastest of those candidates."""
         return min(self.sound, key=self.step_ms)
 
-    def weights(self, precision: Computed) -> Path:
+    def weights(self, precision: FloverPrecision) -> Path:
         """Folder with the weights in a precision, in the layout of a version."""
         return self._work.directory(f"weights-{precision}", partial(self._convert, precision))
 
-    def verified(self, precision: Computed) -> GenerationVerification:
+    def verified(self, precision: FloverPrecision) -> GenerationVerification:
         """Comparison of a precision with the source model."""
         return self._work.record(f"verified-{precision}", GenerationVerification, partial(self._verify, precision))
 
-    def profile(self, precision: Computed) -> FloverProfile:
+    def verified_on_text(self, precision: FloverPrecision) -> TextVerification:
+        """Comparison of a precision's next-token distributions with the source model's."""
+        return self._work.record(f"text-{precision}", TextVerification, partial(self._verify_text, precision))
+
+    def misses(self, precision: FloverPrecision) -> tuple[str, ...]:
+        """Reasons that keep a precision from being published."""
+        generated = misses(self.verified(precision), precision, self.spec.quality.agreement)
+        return (*generated, *text_misses(self.verified_on_text(precision)))
+
+    def profile(self, precision: FloverPrecision) -> FloverProfile:
         """Cost of a precision on this machine."""
         return self._work.record(f"profile-{precision}", FloverProfile, partial(self._measure, precision))
 
-    def step_ms(self, precision: Computed) -> float:
+    def step_ms(self, precision: FloverPrecision) -> float:
         """Time of a decode step of all slots in milliseconds, as a mean over lengths."""
         return float(np.mean([row[-1] for row in self.profile(precision).step.median_ms]))
 
@@ -142,15 +165,19 @@ class _FloverStages:
                 step_ms=self.step_ms(each) if each in self.sound else None,
                 max_error=self.verified(each).max_error,
                 match_rate=self.verified(each).match_rate,
+                text=self.verified_on_text(each),
                 verdict=("chosen" if each == self.chosen else "slower" if each in self.sound else "misses tolerance"),
             )
             for each in self.candidates
         )
 
     @cached_property
-    def _source(self) -> DecoderSource:
-        self.progress("load", 0.0)
-        return load_decoder(self.plan.source)
+    def kernels(self) -> KernelChoice | None:
+        """Choices of the CPU kernels, measured; None if they are not used."""
+        if self.device != "cpu":
+            return None
+        self.progress("kernels", 0.0)
+        return measure_kernels(self.plan.threads)
 
     @property
     def device(self) -> device.DeviceKind:
@@ -162,7 +189,7 @@ class _FloverStages:
         """The same device as torch names it."""
         return torch.device("cuda" if self.device == "gpu" else "cpu")
 
-    def runner(self, precision: Computed) -> FloverRunner:
+    def runner(self, precision: FloverPrecision) -> FloverRunner:
         """Open a runner with the weights in a precision."""
         torch.set_num_threads(self.plan.threads)
         return FloverRunner(
@@ -171,41 +198,50 @@ class _FloverStages:
             slots=self.spec.max_concurrency,
             max_length=self.facts.max_length,
             available=available_bytes(self.torch_device),
+            tiling=self.kernels,
         )
 
-    def memory_bytes(self, precision: Computed) -> int:
+    def memory_bytes(self, precision: FloverPrecision) -> int:
         """Bytes of all slots' keys and values."""
-        dtype = cache_dtype(_TYPES[precision], self.torch_device)
+        dtype = cache_dtype(torch.float32 if precision == "fp32" else torch.bfloat16, self.torch_device)
         return buffer_bytes(self.facts.form, self.spec.max_concurrency, self.facts.max_length, dtype)
 
     def _read_source(self, folder: Path) -> None:
-        source, longest = self._source, self.spec.max_length
+        self.progress("load", 0.0)
+        source, longest = load_decoder(self.plan.source), self.spec.max_length
         positions = source.form.positions
         if longest is not None and longest > positions:
             raise InvalidArgument(
                 f"field 'max_length': {longest} tokens exceed the model's longest sequence of {positions}"
             )
         write_tokenizer(source.tokenizer, folder / TOKENIZER_FILE)
+        if (chat := source.chat) is not None:
+            ChatTemplate(chat)  # refuse a template that cannot be rendered
+            (folder / CHAT_FILE).write_text(chat.model_dump_json(), encoding="utf-8")
         facts = _SourceFacts(
             architecture=type(source.model).__name__,
             base=source.digest,
             form=source.form,
             max_length=longest or min(positions, LONGEST_DEFAULT),
             eos_token_ids=source.eos_token_ids,
+            tied=bool(source.model.config.tie_word_embeddings),
         )
         (folder / _FACTS).write_text(facts.model_dump_json())
         self.progress("generate", 0.0)
         samples = None if self.plan.samples is None else self.plan.samples.read_text(encoding="utf-8")
-        write_references(source, sample_texts(samples)[0], facts.max_length, folder / _REFERENCES)
+        texts = sample_texts(samples)[0]
+        write_text_references(source, texts, facts.max_length, folder / _TEXTS)
+        write_references(source, texts, facts.max_length, folder / _REFERENCES)
 
-    def _convert(self, precision: Computed, folder: Path) -> None:
-        self.progress("convert", 0.0)
-        model = self._source.model
-        weights = convert(model.state_dict(), self.facts.form, tied=bool(model.config.tie_word_embeddings))
-        (folder / WEIGHTS_FILE).parent.mkdir()
-        save_weights(weights, folder / WEIGHTS_FILE, _TYPES[precision])
+    def _convert(self, precision: FloverPrecision, folder: Path) -> None:
+        facts, path = self.facts, folder / WEIGHTS_FILE
+        path.parent.mkdir()
+        write_weights(
+            SourceTensors(self.plan.source, facts.form.family), facts.form, path, precision, self.spec.group_size,
+            tied=facts.tied, progress=partial(self.progress, f"convert to {precision}"),
+        )  # fmt: skip
 
-    def _verify(self, precision: Computed) -> GenerationVerification:
+    def _verify(self, precision: FloverPrecision) -> GenerationVerification:
         return verify(
             self.runner(precision),
             read_references(self.folder / _REFERENCES),
@@ -213,7 +249,15 @@ class _FloverStages:
             partial(self.progress, "verify"),
         )
 
-    def _measure(self, precision: Computed) -> FloverProfile:
+    def _verify_text(self, precision: FloverPrecision) -> TextVerification:
+        return verify_text(
+            self.runner(precision),
+            read_text_references(self.folder / _TEXTS),
+            self.spec.quality.bounds(DEFAULT_BOUNDS[precision]),
+            partial(self.progress, "verify on text"),
+        )
+
+    def _measure(self, precision: FloverPrecision) -> FloverProfile:
         return measure_profile(
             self.runner(precision),
             threads=self.plan.threads,
@@ -247,7 +291,10 @@ class _FloverStages:
             max_length=facts.max_length,
             memory_bytes=self.memory_bytes(precision),
             threads=self.plan.threads,
+            kernels=self.kernels,
+            group_size=self.spec.group_size if precision == "int4" else None,
             verification=self.verified(precision),
+            text=self.verified_on_text(precision),
             trials=self.trials(),
             profile=profile,
         )

@@ -8,6 +8,8 @@ _TENSORS = """\
 input [
   { name: "text_input" data_type: TYPE_STRING dims: [ -1 ] optional: true },
   { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] optional: true },
+  { name: "messages" data_type: TYPE_STRING dims: [ 1 ] optional: true },
+  { name: "tools" data_type: TYPE_STRING dims: [ 1 ] optional: true },
   { name: "stream" data_type: TYPE_BOOL dims: [ 1 ] optional: true }
 ]
 output [
@@ -15,7 +17,13 @@ output [
   { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] },
   { name: "token_ids" data_type: TYPE_INT64 dims: [ -1 ] },
   { name: "finish_reason" data_type: TYPE_STRING dims: [ -1 ] },
+  { name: "logprobs" data_type: TYPE_FP32 dims: [ -1 ] },
+  { name: "token_texts" data_type: TYPE_STRING dims: [ -1 ] },
+  { name: "top_token_ids" data_type: TYPE_INT64 dims: [ -1, -1 ] },
+  { name: "top_logprobs" data_type: TYPE_FP32 dims: [ -1, -1 ] },
+  { name: "top_token_texts" data_type: TYPE_STRING dims: [ -1, -1 ] },
   { name: "prompt_tokens" data_type: TYPE_INT32 dims: [ -1 ] },
+  { name: "cached_tokens" data_type: TYPE_INT32 dims: [ -1 ] },
   { name: "generated_tokens" data_type: TYPE_INT32 dims: [ -1 ] }
 ]
 """

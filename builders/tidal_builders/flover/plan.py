@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.engines import choose_device
-from tidal.flover.manifest import FloverManifest, load_flover_manifest
-from tidal.flover.native.library import library, library_path
+from tidal.errors import Unsupported
+from tidal.flover.manifest import INTEGERS, FloverManifest, load_flover_manifest
+from tidal.flover.native.library import BUILD_COMMAND, library, library_path
 from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import code_hash, source_folder
 from tidal_builders.flover.spec import FloverSpec
 from tidal_builders.foreign.recognise import DECODERS, require
-from tidal_builders.planning import BuildPlan, compare, ingredients, samples_file, samples_ingredient
+from tidal_builders.planning import BuildPlan, compare, ingredients, text_file, text_ingredient
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "safetensors")
 
@@ -43,14 +44,23 @@ def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
 
     Raises:
         InvalidArgument: The source model or the samples do not exist.
-        Unsupported: torch is not installed, or this machine has no GPU.
+        Unsupported: torch is not installed, this machine has no GPU, or int8 and int4 cannot run on the device.
     """
     source = source_folder(spec.model, spec.revision, base)
     require(source, DECODERS, spec.kind)
-    samples = samples_file(spec.samples, base)
+    samples = text_file("samples", spec.samples, base)
     threads = spec.threads or len(os.sched_getaffinity(0))
     device_kind = choose_device(spec.engine, spec.device)
     compiled = device_kind == "cpu" and library() is not None
+    if spec.precision in INTEGERS and not compiled:
+        raise Unsupported(
+            f"field 'precision': {spec.precision} requires the native kernels of a CPU, but "
+            + (
+                "the device is a gpu: set device: cpu"
+                if device_kind == "gpu"
+                else f"they are not built: {BUILD_COMMAND}"
+            )
+        )
     parts = ingredients(
         spec,
         source=source,
@@ -60,7 +70,7 @@ def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
         more={
             "threads": str(threads),
             "kernels": library_path().stem if compiled else "none",
-            **samples_ingredient(samples),
+            **text_ingredient("samples file", samples),
         },
     )
     entry = ModelEntry(repository / spec.name)

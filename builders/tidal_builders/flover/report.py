@@ -7,7 +7,8 @@ import itertools
 from pydantic import BaseModel
 from rich.table import Table
 
-from tidal.flover.manifest import FloverManifest, FloverTrial, GenerationVerification
+from tidal.flover.manifest import FloverManifest, FloverTrial, GenerationVerification, TextVerification
+from tidal.flover.native.tiling import KernelChoice
 from tidal_builders.report import BuildReport
 
 
@@ -36,7 +37,9 @@ class FloverReport(BuildReport):
         max_length: Capacity of a slot in tokens.
         memory_bytes: Bytes of all slots' keys and values.
         threads: CPU threads of the decoder.
+        kernels: Measured choices of the CPU kernels.
         verification: Comparison with the source model.
+        text: Comparison of next-token distributions on text.
         trials: Precisions that were compared.
         rows: Measured decode steps.
     """
@@ -46,7 +49,9 @@ class FloverReport(BuildReport):
     max_length: int | None = None
     memory_bytes: int | None = None
     threads: int | None = None
+    kernels: KernelChoice | None = None
     verification: GenerationVerification | None = None
+    text: TextVerification | None = None
     trials: tuple[FloverTrial, ...] = ()
     rows: tuple[StepRow, ...] = ()
 
@@ -72,7 +77,9 @@ def report_of(manifest: FloverManifest, version: int | None) -> FloverReport:
         max_length=manifest.max_length,
         memory_bytes=manifest.memory_bytes,
         threads=manifest.threads,
+        kernels=manifest.kernels,
         verification=manifest.verification,
+        text=manifest.text,
         trials=manifest.trials,
         rows=tuple(
             StepRow(length=length, slots=slots, step_ms=median, tokens_per_s=slots / median * 1e3)
@@ -87,6 +94,7 @@ def step_table(report: FloverReport) -> Table:
     megabytes = (report.memory_bytes or 0) / 1e6
     title = f"{report.name}: {report.precision}, {report.max_concurrency} slots of {report.max_length} tokens in "
     grid = Table(title=f"{title}{megabytes:,.0f} MB, {report.threads} threads", title_justify="left")
+    grid.caption, grid.caption_justify = _caption(report), "left"
     for heading in ("longest sequence", "slots", "step ms", "tokens/s"):
         grid.add_column(heading, justify="right")
     for row, following in itertools.zip_longest(report.rows, report.rows[1:]):
@@ -94,3 +102,13 @@ def step_table(report: FloverReport) -> Table:
         cells = (str(row.length), str(row.slots), f"{row.step_ms:.2f}", f"{row.tokens_per_s:.0f}")
         grid.add_row(*cells, end_section=last)
     return grid
+
+
+def _caption(report: FloverReport) -> str:
+    lines = [] if report.kernels is None else [f"kernels: {report.kernels}"]
+    if (text := report.text) is not None:
+        lines.append(
+            f"on text: perplexity {text.perplexity_ratio:.4f} times the source's, {text.agreement:.1%} of the most "
+            f"likely tokens, divergence at most {text.max_kl:.2g} nats"
+        )
+    return "\n".join(lines)

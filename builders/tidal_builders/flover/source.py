@@ -10,16 +10,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tidal.errors import InvalidArgument
+from tidal.flover.chat import ChatFormat
 from tidal.flover.form import DecoderForm, form_of
 from tidal.tasks.digests import base_digest, tensor_digest
-from tidal_builders.foreign.recognise import recognise
 from tidal_builders.quiet import quiet_transformers
-
-_CHAT = (
-    "the model has a chat template, which is not applied to prompts; apply it in the client "
-    "(`tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)`) and send the result as "
-    "the prompt"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +37,15 @@ class DecoderSource:
         if eos is None:
             return ()
         return tuple(eos) if isinstance(eos, list) else (int(eos),)
+
+    @property
+    def chat(self) -> ChatFormat | None:
+        """Chat templates of the tokenizer; None if it has none."""
+        templates = self.tokenizer.chat_template
+        if not templates:
+            return None
+        named = templates if isinstance(templates, dict) else {"default": templates}
+        return ChatFormat(templates=named, special_tokens=dict(self.tokenizer.special_tokens_map))
 
     @property
     def digest(self) -> str:
@@ -72,11 +75,6 @@ def load_causal_lm(folder: Path) -> Any:
     if missing := sorted(info["missing_keys"]):
         raise InvalidArgument(f"{folder} has no weights for {', '.join(missing[:4])}")
     return model.eval()
-
-
-def not_served(folder: Path) -> tuple[str, ...]:
-    """Return a sentence for each feature of the source model that is not served."""
-    return (_CHAT,) if recognise(folder).chat_template else ()
 
 
 def load_decoder(folder: Path) -> DecoderSource:

@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
+from tidal.flover.manifest import QualityBounds
 from tidal_builders.spec import ModelSpec
 
 # Maximum difference of any logit of the compared tokens, in standard deviations of the source's logits.
-DEFAULT_TOLERANCE = {"fp32": 1e-3, "bf16": 0.25}
+DEFAULT_TOLERANCE: Mapping[str, float] = {"fp32": 1e-3, "bf16": 0.25, "int8": 0.5, "int4": 3.0}
 # Minimum share of tokens that equal the source's.
-LEAST_MATCH = {"fp32": 1.0, "bf16": 0.9}
+LEAST_MATCH: Mapping[str, float] = {"fp32": 1.0, "bf16": 0.9, "int8": 0.9, "int4": 0.6}
 LONGEST_DEFAULT = 1024
+
+
+class QualityFields(BaseModel):
+    """Bounds on the next-token distributions on text; each has a default by precision."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    perplexity_ratio: float | None = Field(None, ge=1, description="maximum perplexity, relative to the source model's")
+    agreement: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="minimum share of tokens whose most likely next token is the source model's, on text and in "
+        "greedy generations",
+    )
+    max_kl: float | None = Field(
+        None,
+        gt=0,
+        description="maximum Kullback-Leibler divergence of any next-token distribution from the source model's, "
+        "in nats",
+    )
+
+    def bounds(self, default: QualityBounds) -> QualityBounds:
+        """Return the bounds, with defaults where the spec has none."""
+        return default.model_copy(update=self.model_dump(exclude_none=True))
 
 
 class FloverSpec(ModelSpec):
@@ -39,16 +66,23 @@ class FloverSpec(ModelSpec):
     device: Literal["auto", "cpu", "gpu"] = Field(
         "auto", description="device to run on; auto: a GPU if this machine has one"
     )
-    precision: Literal["fp32", "bf16", "auto"] = Field(
+    precision: Literal["fp32", "bf16", "int8", "int4", "auto"] = Field(
         "fp32",
-        description="arithmetic, except for attention on a CPU, which is always fp32; auto: the fastest within the "
-        "tolerance",
+        description="weights of linear layers; attention on a CPU is always computed in fp32; int8 and int4 require "
+        "the native kernels of a CPU; auto: the fastest of fp32, bf16 and int8 within the tolerance and bounds",
+    )
+    group_size: Literal[32, 64, 128] = Field(
+        64, description="int4: number of inputs of a weight that share a scale; fewer are more accurate and larger"
     )
     tolerance: float | None = Field(
         None,
         gt=0,
         description="maximum difference of any logit from the source model's, in standard deviations of its logits; "
         "default: " + ", ".join(f"{value:g} for {name}" for name, value in DEFAULT_TOLERANCE.items()),
+    )
+    quality: QualityFields = Field(
+        QualityFields(),
+        description="bounds on the next-token distributions on text: `perplexity_ratio`, `agreement` and `max_kl`",
     )
     threads: int | None = Field(None, ge=1, description="CPU threads; default: all cores")
     profile_seconds: float = Field(

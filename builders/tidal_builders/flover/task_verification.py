@@ -13,7 +13,7 @@ from tidal import device
 from tidal.errors import InvalidArgument, TidalError
 from tidal.flover.manifest import WEIGHTS_FILE, FloverManifest, GenerationVerification
 from tidal.flover.memory.available import available_bytes
-from tidal.flover.models.weights import load_weights
+from tidal.flover.models.weights_file import load_weights
 from tidal.flover.runner import FloverRunner
 from tidal.flover.tasks.adapter import lora_adapter
 from tidal.flover.tasks.folder import FloverProvenance, FloverTask
@@ -83,6 +83,7 @@ def _verify(
         slots=min(_SLOTS, manifest.max_concurrency),
         max_length=longest,
         available=available_bytes(torch_device),
+        tiling=manifest.kernels,
     )
     verification = verify(runner, references, tolerance, task=lora_adapter(task.deltas, layer_slices(manifest.form)))
     if reasons := misses(verification, manifest.precision):

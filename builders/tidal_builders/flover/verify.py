@@ -126,18 +126,23 @@ def verify(
     )
 
 
-def misses(verification: GenerationVerification, precision: str) -> tuple[str, ...]:
-    """Return the reasons that keep a decoder from being published, a clause each."""
+def misses(verification: GenerationVerification, precision: str, least_match: float | None = None) -> tuple[str, ...]:
+    """Return the reasons that keep a decoder from being published, a clause each.
+
+    Args:
+        verification: Comparison with the source model.
+        precision: Precision of the decoder.
+        least_match: Minimum share of tokens that equal the source's; None: that of the precision.
+    """
+    least = LEAST_MATCH[precision] if least_match is None else least_match
     reasons = []
     if not verification.max_error <= verification.tolerance:
         reasons.append(
             f"largest error of a logit is {verification.max_error:.3g} standard deviations; accepted are "
             f"{verification.tolerance:g}"
         )
-    if verification.match_rate < LEAST_MATCH[precision]:
-        reasons.append(
-            f"{verification.match_rate:.1%} of the tokens match the source; required are {LEAST_MATCH[precision]:.0%}"
-        )
+    if verification.match_rate < least:
+        reasons.append(f"{verification.match_rate:.1%} of the tokens match the source; required are {least:.0%}")
     return tuple(reasons)
 
 

@@ -12,7 +12,7 @@ import torch
 from tidal.errors import Internal
 from tidal.flover.memory.slots import SlotCopy, SlotMove
 from tidal.flover.runner import PrefillInput
-from tidal.flover.sampling.sampler import IntArray
+from tidal.flover.sampling import IntArray
 from tidal.flover.tasks.adapter import LoraAdapter
 
 

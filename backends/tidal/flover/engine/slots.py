@@ -11,7 +11,7 @@ from tidal.flover.generation import Generation
 from tidal.flover.memory.slots import SlotCopy, SlotMove, SlotTable, Window
 from tidal.flover.policies import PrefillChunk
 from tidal.flover.runner import PrefillInput
-from tidal.flover.sampling.sampler import IntArray
+from tidal.flover.sampling import IntArray
 from tidal.flover.tasks.adapter import LoraAdapter
 
 

@@ -7,12 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from tidal.errors import Internal
+from tidal.errors import Internal, InvalidArgument
 from tidal.flover.beams import BeamGroup
 from tidal.flover.engine.slots import SlotOwner
 from tidal.flover.generation import Generation
 from tidal.flover.memory.slots import SlotCopy
-from tidal.flover.sampling import UNDEFINED, FloatArray, Sampler, sample_tokens
+from tidal.flover.sampling import (
+    UNDEFINED,
+    FloatArray,
+    IntArray,
+    Sampler,
+    TokenLogprobs,
+    sample_tokens,
+    token_logprobs,
+)
 
 _UNDEFINED_LOGITS = "the model produced NaN or infinite logits for this request"
 CopySlots = Callable[[Generation, Sequence[SlotCopy]], None]
@@ -53,21 +61,41 @@ def _sample(
     generations: Sequence[Generation], samplers: Sequence[Sampler], logits: FloatArray
 ) -> Iterator[tuple[Generation, Exception | None]]:
     try:
-        tokens = sample_tokens(logits, samplers).tolist()
+        tokens = sample_tokens(logits, samplers)
+        logprobs = _logprobs(generations, tokens, logits)
     except Exception as error:
         yield from ((generation, error) for generation in generations)
         return
     now = time.monotonic()
-    for generation, token in zip(generations, tokens, strict=True):
+    for row, (generation, token) in enumerate(zip(generations, tokens.tolist(), strict=True)):
         failure: Exception | None = None
         if token == UNDEFINED:
-            failure = Internal(_UNDEFINED_LOGITS)
+            failure = _undefined(samplers[row])
         else:
             try:
-                generation.append(token, now)
+                generation.append(token, now, logprobs.get(row))
             except Exception as error:  # a defect in one text must not stop the others
                 failure = error
         yield generation, failure
+
+
+def _logprobs(generations: Sequence[Generation], tokens: IntArray, logits: FloatArray) -> dict[int, TokenLogprobs]:
+    """Log probabilities by row, of the generations that record them."""
+    tops = {
+        row: each.top_logprobs
+        for row, each in enumerate(generations)
+        if each.top_logprobs is not None and tokens[row] != UNDEFINED
+    }
+    if not tops:
+        return {}
+    rows = list(tops)
+    return dict(zip(rows, token_logprobs(logits[rows], tokens[rows], list(tops.values())), strict=True))
+
+
+def _undefined(sampler: Sampler) -> Exception:
+    if sampler.constraint is not None and sampler.constraint.problem is not None:
+        return InvalidArgument(f"the grammar of the guided output cannot continue: {sampler.constraint.problem}")
+    return Internal(_UNDEFINED_LOGITS)
 
 
 def _advance_beams(

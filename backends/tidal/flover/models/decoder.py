@@ -10,8 +10,9 @@ from tidal.flover.models.attention import attention
 from tidal.flover.models.layer import Attend, Layer, LoraUpdate, no_update, norm, norm_weights, rotary_table
 from tidal.flover.models.linear import NativeLinear, linear, working_type
 from tidal.flover.models.passes import NativePass
-from tidal.flover.models.weights import Affine, DecoderWeights
+from tidal.flover.models.weights import DecoderWeights, Dense
 from tidal.flover.native.library import usable
+from tidal.flover.native.tiling import DEFAULT_TILING, Tiling
 
 
 class DecoderModel:
@@ -27,16 +28,20 @@ class DecoderModel:
         weights: Weights, all on one device and of one type.
         buffers: Keys and values of all slots.
         max_length: Number of tokens of a slot.
+        tiling: Choices of the native library's kernels.
     """
 
-    def __init__(self, form: DecoderForm, weights: DecoderWeights, buffers: KeyValueBuffers, max_length: int) -> None:
+    def __init__(
+        self, form: DecoderForm, weights: DecoderWeights, buffers: KeyValueBuffers, max_length: int,
+        tiling: Tiling = DEFAULT_TILING,
+    ) -> None:  # fmt: skip
         self._form = form
         self._attention = attention(form, buffers)
         self._type = working_type(weights.tokens)
         self._tokens, self._positions = weights.tokens, weights.positions
-        self._layers = tuple(Layer(form, layer, number) for number, layer in enumerate(weights.layers))
+        self._layers = tuple(Layer(form, layer, number, tiling) for number, layer in enumerate(weights.layers))
         self._final_norm = norm_weights(weights.final_norm)
-        self._head = linear(weights.head or Affine(weights.tokens, None))
+        self._head = linear(weights.head or Dense(weights.tokens, None), None, tiling)
         self._rotary = None
         if form.rotary is not None:
             self._rotary = rotary_table(form.rotary, max_length, weights.tokens.new_empty(0, dtype=self._type))
@@ -70,6 +75,14 @@ class DecoderModel:
             return logits[0] if last else None
         hidden = self._pass(token_ids, self._indices[start:end], self._attention.prefill(slot, start, end), lora)
         return self._logits(hidden[-1:])[0] if last else None
+
+    def score(self, slot: int, token_ids: torch.Tensor) -> torch.Tensor:
+        """Prefill a text, and return the logits behind each of its tokens, [tokens, vocabulary]."""
+        count = len(token_ids)
+        if self.native_pass is not None:
+            return self.native_pass(token_ids, torch.full_like(token_ids, slot), self._indices[:count])
+        attend = self._attention.prefill(slot, 0, count)
+        return self._logits(self._pass(token_ids, self._indices[:count], attend, no_update))
 
     def decode(
         self, begin: int, end: int, token_ids: torch.Tensor, positions: torch.Tensor, attend: int,

@@ -58,7 +58,7 @@ class DecodeGraphs:
     def _capture(self, shape: _Shape, token_ids: torch.Tensor, positions: torch.Tensor) -> _Captured:
         begin, end, attend = shape
         token_ids, positions = token_ids.clone(), positions.clone()
-        side_stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side_stream: torch.cuda.Stream = torch.cuda.Stream()
         side_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side_stream):
             # First calls of libraries must not be captured. Running the same step twice writes the same values.

@@ -11,6 +11,7 @@ from torch.nn import functional
 from tidal.flover.form import DecoderForm, Projection, Rotary
 from tidal.flover.models.linear import activate, linear, working_type
 from tidal.flover.models.weights import Affine, LayerWeights
+from tidal.flover.native.tiling import DEFAULT_TILING, Tiling
 
 # Factor of each component, and factor of the component that it is rotated with.
 RotaryTable = tuple[torch.Tensor, torch.Tensor]
@@ -64,15 +65,16 @@ class Layer:
         form: Architecture of the decoder.
         weights: Weights of the layer.
         number: Index of the layer.
+        tiling: Choices of the native library's kernels.
     """
 
-    def __init__(self, form: DecoderForm, weights: LayerWeights, number: int) -> None:
+    def __init__(self, form: DecoderForm, weights: LayerWeights, number: int, tiling: Tiling = DEFAULT_TILING) -> None:
         self._form, self._number = form, number
         self.attention_norm = norm_weights(weights.attention_norm)
         self.feed_norm = None if weights.feed_norm is None else norm_weights(weights.feed_norm)
-        self.qkv, self.output = linear(weights.qkv), linear(weights.output)
-        self.up = linear(weights.up, None if form.gated else form.activation)
-        self.down = linear(weights.down)
+        self.qkv, self.output = linear(weights.qkv, None, tiling), linear(weights.output, None, tiling)
+        self.up = linear(weights.up, None if form.gated else form.activation, tiling)
+        self.down = linear(weights.down, None, tiling)
         self.head_norm = None
         if weights.query_norm is not None and weights.key_norm is not None:
             queries, keys = weights.query_norm.weight, weights.key_norm.weight

@@ -10,8 +10,11 @@ import torch
 from torch.nn import functional
 
 from tidal.flover.form import Activation
-from tidal.flover.models.weights import Affine
-from tidal.flover.native.library import large_pages, usable
+from tidal.flover.models.quantized import Quantized
+from tidal.flover.models.weights import Affine, Dense
+from tidal.flover.native.library import usable
+from tidal.flover.native.matrix import Format, PackedMatrix
+from tidal.flover.native.tiling import DEFAULT_TILING, Tiling
 
 _ACTIVATIONS: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": functional.gelu,
@@ -29,7 +32,6 @@ _FUSED: dict[Activation | None, tuple[str, str]] = {
 }
 # Numbers of the same in the native library, see native/kernels.hpp.
 ACTIVATION_NUMBERS: dict[Activation | None, int] = {None: 0, "relu": 1, "gelu": 2, "gelu_new": 3, "silu": 4}
-_PANEL = 48  # the native library pads outputs to a multiple of this
 
 
 def working_type(weights: torch.Tensor) -> torch.dtype:
@@ -44,18 +46,31 @@ class Linear(Protocol):
         """Map [rows, inputs] to [rows, outputs]; with `added` of that shape, add it and skip the activation."""
 
 
-def linear(affine: Affine, activation: Activation | None = None) -> Linear:
+def linear(dense: Dense, activation: Activation | None = None, tiling: Tiling = DEFAULT_TILING) -> Linear:
     """Create a linear layer with its activation; the weight is copied, and may be released.
 
     On a CPU it uses the native library, with rows in float32 whatever the weight's type; elsewhere rows have the
     weight's type. Without the library the weight is packed in oneDNN's layout, which makes steps of 1 to 32 rows 1.2 to
-    3 times as fast as `torch.nn.functional.linear`. torch offers this only as operators of its own compiler.
+    3 times as fast as `torch.nn.functional.linear`. torch offers this only as operators of its own compiler. Integers
+    are then stored as bfloat16.
+
+    Args:
+        dense: Weight and bias.
+        activation: Activation that follows; None: none.
+        tiling: Choices of the native library's kernels.
     """
-    if (library := usable(affine.weight.device)) is not None:
-        return NativeLinear(affine, activation, library)
-    if affine.weight.device.type == "cpu" and torch._C._has_mkldnn:
+    if (library := usable(dense.device)) is not None:
+        return NativeLinear(dense, activation, library, tiling)
+    weight = dense.weight.dequantized().to(torch.bfloat16) if isinstance(dense.weight, Quantized) else dense.weight
+    affine = Affine(weight, dense.bias)
+    if affine.weight.device.type == "cpu" and _packs(affine.weight.dtype):
         return _Packed(affine, activation)
     return _Plain(affine, activation)
+
+
+def _packs(dtype: torch.dtype) -> bool:
+    """Whether oneDNN packs weights of this type: bfloat16 only on processors with AVX-512 or its successors."""
+    return bool(torch._C._has_mkldnn and (dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()))
 
 
 class NativeLinear:
@@ -64,31 +79,18 @@ class NativeLinear:
     It uses as many threads as torch has on construction.
 
     Attributes:
-        half: Whether the weight is bfloat16.
-        inputs: Number of inputs.
-        outputs: Number of outputs.
-        panels: Address of the packed weight.
-        bias: Address of the bias; None: no bias.
+        matrix: The packed weight with the bias.
         activation: Number of the activation in the native library.
 
     Args:
-        affine: Weight and bias.
+        dense: Weight and bias.
         activation: Activation that follows; None: none.
         library: The native library.
+        tiling: Choices of its kernels.
     """
 
-    def __init__(self, affine: Affine, activation: Activation | None, library: ctypes.CDLL) -> None:
-        weight = affine.weight.contiguous()
-        self.outputs, self.inputs = weight.shape
-        self.half = weight.dtype == torch.bfloat16
-        size = library.tidal_packed_size(self.half, self.inputs, self.outputs)
-        self._panels = large_pages(torch.empty(size, dtype=weight.dtype))
-        library.tidal_pack(self.half, self.inputs, self.outputs, weight.data_ptr(), self._panels.data_ptr())
-        self._bias = None
-        if affine.bias is not None:
-            self._bias = torch.zeros(-(-self.outputs // _PANEL) * _PANEL)
-            self._bias[: self.outputs] = affine.bias
-        self.panels, self.bias = self._panels.data_ptr(), None if self._bias is None else self._bias.data_ptr()
+    def __init__(self, dense: Dense, activation: Activation | None, library: ctypes.CDLL, tiling: Tiling) -> None:
+        self.matrix = _packed(dense, library, tiling)
         self.activation = ACTIVATION_NUMBERS[activation]
         self._run = library.tidal_linear
         self._threads = torch.get_num_threads()
@@ -96,13 +98,25 @@ class NativeLinear:
     def __call__(self, rows: torch.Tensor, added: torch.Tensor | None = None) -> torch.Tensor:
         """See `Linear`."""
         rows, count = rows.contiguous(), len(rows)
-        result = torch.empty(count, self.outputs)
+        result = torch.empty(count, self.matrix.outputs)
         self._run(
-            *(self.half, self._threads, count, self.inputs, self.outputs, rows.data_ptr(), self.panels, self.bias),
+            *(self.matrix.address, self._threads, count, rows.data_ptr()),
             *((None, self.activation) if added is None else (added.data_ptr(), 0)),
             result.data_ptr(),
         )
         return result
+
+
+def _packed(dense: Dense, library: ctypes.CDLL, tiling: Tiling) -> PackedMatrix:
+    weight = dense.weight
+    if isinstance(weight, Quantized):
+        format = Format.INT8 if weight.bits == 8 else Format.INT4
+        return PackedMatrix(
+            library, format, weight.integers(), int(weight.inputs), dense.bias, tiling,
+            scales=weight.scales, group=weight.group,
+        )  # fmt: skip
+    format = Format.HALF if weight.dtype == torch.bfloat16 else Format.FULL
+    return PackedMatrix(library, format, weight, weight.shape[1], dense.bias, tiling)
 
 
 class _Packed:

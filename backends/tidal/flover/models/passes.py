@@ -36,7 +36,7 @@ class _Operation(ctypes.Structure):
     """An operation of a pass, as native/api.cpp declares it."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("kind", "half", "source", "target", "added", "inputs", "outputs")),
+        *((name, ctypes.c_int32) for name in ("kind", "half", "source", "target", "added", "turned", "outputs")),
         *((name, ctypes.c_int32) for name in ("heads", "kv_heads", "size", "activation", "centred", "last")),
         ("epsilon", ctypes.c_float),
         ("length", ctypes.c_int64),
@@ -146,7 +146,7 @@ class NativePass:
             cosines, sines = self._rotary
             operations.append(
                 _Operation(
-                    kind=_Kind.TURN, source=_OUTPUT, target=_OUTPUT, added=_NONE, inputs=cosines.shape[-1],
+                    kind=_Kind.TURN, source=_OUTPUT, target=_OUTPUT, added=_NONE, turned=cosines.shape[-1],
                     weights=cosines.data_ptr(), more=sines.data_ptr(), **heads,
                 )
             )  # fmt: skip
@@ -181,6 +181,6 @@ class NativePass:
     def _linear(self, linear: Linear, source: int, target: int, added: int = _NONE) -> _Operation:
         native = cast(NativeLinear, linear)
         return _Operation(
-            kind=_Kind.LINEAR, half=native.half, source=source, target=target, added=added, inputs=native.inputs,
-            outputs=native.outputs, activation=native.activation, weights=native.panels, more=native.bias,
+            kind=_Kind.LINEAR, source=source, target=target, added=added, outputs=native.matrix.outputs,
+            activation=native.activation, weights=native.matrix.address,
         )  # fmt: skip

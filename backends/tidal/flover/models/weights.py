@@ -7,26 +7,38 @@ the values it is multiplied with. Linear weights are [outputs, inputs].
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tidal.errors import InvalidArgument, Unsupported
+from tidal.errors import InvalidArgument
 from tidal.flover.form import DecoderForm
 from tidal.flover.models.orders import gpt_neox_order, gptj_order
-from tidal_client.extras import install_command
+from tidal.flover.models.quantized import Quantized
 
 State = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """Weight and optional bias: of a linear layer [outputs, inputs] and [outputs], of a norm [width]."""
+    """Weight and optional bias of a norm, [width]."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """Weight [outputs, inputs] and optional bias [outputs] of a linear layer."""
+
+    weight: torch.Tensor | Quantized
+    bias: torch.Tensor | None
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the weight."""
+        return (self.weight.values if isinstance(self.weight, Quantized) else self.weight).device
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +57,13 @@ class LayerWeights:
     """
 
     attention_norm: Affine
-    qkv: Affine
+    qkv: Dense
     query_norm: Affine | None
     key_norm: Affine | None
-    output: Affine
+    output: Dense
     feed_norm: Affine | None
-    up: Affine
-    down: Affine
+    up: Dense
+    down: Dense
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,7 @@ class DecoderWeights:
     positions: torch.Tensor | None
     layers: tuple[LayerWeights, ...]
     final_norm: Affine
-    head: Affine | None
+    head: Dense | None
 
 
 def convert(state: State, form: DecoderForm, *, tied: bool) -> DecoderWeights:
@@ -84,13 +96,25 @@ def convert(state: State, form: DecoderForm, *, tied: bool) -> DecoderWeights:
     Raises:
         InvalidArgument: A weight is missing.
     """
-    try:
-        return _convert(state, form, tied)
-    except KeyError as error:
-        raise InvalidArgument(f"the model has no weight {error}, which {form.family} requires") from None
+    parts = dict(converted_parts(state, form, tied=tied))
+    layers = tuple(parts.pop(f"layers.{number}") for number in range(form.layers))
+    return DecoderWeights(layers=layers, **parts)
 
 
-def _convert(state: State, form: DecoderForm, tied: bool) -> DecoderWeights:
+def converted_parts(state: State, form: DecoderForm, *, tied: bool) -> Iterator[tuple[str, Any]]:
+    """Convert one part after the other, so that no more of the model than one has to be in memory.
+
+    Args:
+        state: Weights of a Hugging Face model by name; a tensor may be read when it is requested.
+        form: Architecture of the model.
+        tied: Whether the head shares the weight of the token embeddings.
+
+    Yields:
+        Name and value of each field of `DecoderWeights`; of `layers`, `layers.0` and so on.
+
+    Raises:
+        InvalidArgument: A weight is missing.
+    """
     match form.family:
         case "gpt2":
             tokens, norm, head, layer = "transformer.wte", "transformer.ln_f", "lm_head", _gpt2
@@ -102,22 +126,23 @@ def _convert(state: State, form: DecoderForm, tied: bool) -> DecoderWeights:
             head = head if f"{head}.weight" in state else "lm_head"
         case _:
             tokens, norm, head, layer = "model.embed_tokens", "model.norm", "lm_head", _llama
-    return DecoderWeights(
-        tokens=state[f"{tokens}.weight"],
-        positions=state["transformer.wpe.weight"] if form.rotary is None else None,
-        layers=tuple(layer(state, form, number) for number in range(form.layers)),
-        final_norm=_affine(state, norm),
-        head=None if tied else _affine(state, head),
-    )
+    try:
+        yield "tokens", state[f"{tokens}.weight"]
+        yield "positions", state["transformer.wpe.weight"] if form.rotary is None else None
+        for number in range(form.layers):
+            yield f"layers.{number}", layer(state, form, number)
+        yield "final_norm", _affine(state, norm)
+        yield "head", None if tied else _dense(state, head)
+    except KeyError as error:
+        raise InvalidArgument(f"the model has no weight {error}, which {form.family} requires") from None
 
 
 def _gpt2(state: State, form: DecoderForm, number: int) -> LayerWeights:
     prefix = f"transformer.h.{number}."
 
-    def transposed(name: str) -> Affine:
+    def transposed(name: str) -> Dense:
         # GPT-2 stores [inputs, outputs].
-        affine = _affine(state, prefix + name)
-        return Affine(affine.weight.T, affine.bias)
+        return Dense(state[f"{prefix}{name}.weight"].T, state.get(f"{prefix}{name}.bias"))
 
     return LayerWeights(
         attention_norm=_affine(state, f"{prefix}ln_1"),
@@ -139,13 +164,13 @@ def _gptj(state: State, form: DecoderForm, number: int) -> LayerWeights:
 
     return LayerWeights(
         attention_norm=_affine(state, f"{prefix}ln_1"),
-        qkv=Affine(torch.cat([permuted("q_proj"), permuted("k_proj"), state[f"{prefix}attn.v_proj.weight"]]), None),
+        qkv=Dense(torch.cat([permuted("q_proj"), permuted("k_proj"), state[f"{prefix}attn.v_proj.weight"]]), None),
         query_norm=None,
         key_norm=None,
-        output=_affine(state, f"{prefix}attn.out_proj"),
+        output=_dense(state, f"{prefix}attn.out_proj"),
         feed_norm=None,
-        up=_affine(state, f"{prefix}mlp.fc_in"),
-        down=_affine(state, f"{prefix}mlp.fc_out"),
+        up=_dense(state, f"{prefix}mlp.fc_in"),
+        down=_dense(state, f"{prefix}mlp.fc_out"),
     )
 
 
@@ -154,13 +179,13 @@ def _gpt_neox(state: State, form: DecoderForm, number: int) -> LayerWeights:
     fused, order = _affine(state, f"{prefix}attention.query_key_value"), torch.from_numpy(gpt_neox_order(form))
     return LayerWeights(
         attention_norm=_affine(state, f"{prefix}input_layernorm"),
-        qkv=Affine(fused.weight[order], None if fused.bias is None else fused.bias[order]),
+        qkv=Dense(fused.weight[order], None if fused.bias is None else fused.bias[order]),
         query_norm=None,
         key_norm=None,
-        output=_affine(state, f"{prefix}attention.dense"),
+        output=_dense(state, f"{prefix}attention.dense"),
         feed_norm=_affine(state, f"{prefix}post_attention_layernorm"),
-        up=_affine(state, f"{prefix}mlp.dense_h_to_4h"),
-        down=_affine(state, f"{prefix}mlp.dense_4h_to_h"),
+        up=_dense(state, f"{prefix}mlp.dense_h_to_4h"),
+        down=_dense(state, f"{prefix}mlp.dense_4h_to_h"),
     )
 
 
@@ -171,10 +196,10 @@ def _llama(state: State, form: DecoderForm, number: int) -> LayerWeights:
         qkv=_joined(state, *(f"{prefix}self_attn.{name}_proj" for name in "qkv")),
         query_norm=_affine(state, f"{prefix}self_attn.q_norm") if form.head_norm else None,
         key_norm=_affine(state, f"{prefix}self_attn.k_norm") if form.head_norm else None,
-        output=_affine(state, f"{prefix}self_attn.o_proj"),
+        output=_dense(state, f"{prefix}self_attn.o_proj"),
         feed_norm=_affine(state, f"{prefix}post_attention_layernorm"),
         up=_joined(state, f"{prefix}mlp.gate_proj", f"{prefix}mlp.up_proj"),
-        down=_affine(state, f"{prefix}mlp.down_proj"),
+        down=_dense(state, f"{prefix}mlp.down_proj"),
     )
 
 
@@ -182,76 +207,11 @@ def _affine(state: State, name: str) -> Affine:
     return Affine(state[f"{name}.weight"], state.get(f"{name}.bias"))
 
 
-def _joined(state: State, *names: str) -> Affine:
+def _dense(state: State, name: str) -> Dense:
+    return Dense(state[f"{name}.weight"], state.get(f"{name}.bias"))
+
+
+def _joined(state: State, *names: str) -> Dense:
     parts = [_affine(state, name) for name in names]
     biases = [part.bias for part in parts if part.bias is not None]
-    return Affine(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
-
-
-def save_weights(weights: DecoderWeights, path: Path, dtype: torch.dtype) -> None:
-    """Write weights to one safetensors file, all in one type."""
-    from safetensors.torch import save_file
-
-    save_file({name: tensor.detach().to(dtype).contiguous() for name, tensor in named_tensors(weights)}, path)
-
-
-def load_weights(path: Path, form: DecoderForm, device: torch.device | None = None) -> DecoderWeights:
-    """Read weights written by `save_weights`, in the type of the file.
-
-    Args:
-        path: The safetensors file.
-        form: Architecture of the decoder.
-        device: Device to load to; None: the CPU.
-
-    Raises:
-        Unsupported: safetensors is not installed.
-        InvalidArgument: A weight of the architecture is missing.
-    """
-    try:
-        from safetensors.torch import load_file
-    except ImportError:
-        raise Unsupported(
-            f"loading a decoder requires safetensors, which is not installed: {install_command('build')}"
-        ) from None
-    tensors = load_file(path, device=str(device or "cpu"))
-
-    def affine(name: str) -> Affine:
-        return Affine(tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
-
-    def optional(name: str) -> Affine | None:
-        return affine(name) if f"{name}.weight" in tensors else None
-
-    def layer(prefix: str) -> LayerWeights:
-        return LayerWeights(
-            attention_norm=affine(f"{prefix}.attention_norm"),
-            qkv=affine(f"{prefix}.qkv"),
-            query_norm=optional(f"{prefix}.query_norm"),
-            key_norm=optional(f"{prefix}.key_norm"),
-            output=affine(f"{prefix}.output"),
-            feed_norm=optional(f"{prefix}.feed_norm"),
-            up=affine(f"{prefix}.up"),
-            down=affine(f"{prefix}.down"),
-        )
-
-    try:
-        return DecoderWeights(
-            tokens=tensors["tokens"],
-            positions=tensors.get("positions"),
-            layers=tuple(layer(f"layers.{number}") for number in range(form.layers)),
-            final_norm=affine("final_norm"),
-            head=optional("head"),
-        )
-    except KeyError as error:
-        raise InvalidArgument(f"{path} has no weight {error}, which the model's architecture requires") from None
-
-
-def named_tensors(part: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every tensor with its dotted name."""
-    if isinstance(part, torch.Tensor):
-        yield name, part
-    elif isinstance(part, tuple):
-        for number, each in enumerate(part):
-            yield from named_tensors(each, f"{name}.{number}")
-    elif is_dataclass(part):
-        for field in fields(part):
-            yield from named_tensors(getattr(part, field.name), f"{name}.{field.name}".lstrip("."))
+    return Dense(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
-from tidal.compiling import LEVELS, build_command, compile_sources, find_compiler, run_compiler, shared_headers
+from tidal.compiling import (
+    LEVELS,
+    build_command,
+    compile_sources,
+    find_compiler,
+    replace_library,
+    run_compiler,
+    shared_headers,
+)
 from tidal.flover.native.library import library_path, sources
 
 _FLAGS = (
@@ -32,17 +39,13 @@ def build(*, force: bool = False) -> Path:
     if target.is_file() and not force:
         return target
     compiler = find_compiler("without the native library, decoders run in torch, which is slower")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+
+    def link(scratch: Path, linked: Path) -> None:
         flags = (*_FLAGS, f"-I{shared_headers()}")
-        objects = compile_sources(compiler, sources(), Path(scratch), flags, {"kernels.cpp": tuple(LEVELS)})
-        linked = Path(scratch) / target.name
+        objects = compile_sources(compiler, sources(), scratch, flags, {"kernels.cpp": tuple(LEVELS)})
         run_compiler([compiler, "-shared", "-o", str(linked), *objects, "-pthread", "-Wl,--no-undefined"])
-        linked.replace(target)
-    for path in target.parent.glob("libtidal_flover-*.so"):
-        if path != target:
-            path.unlink()
-    return target
+
+    return replace_library(target, link)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,10 @@ _LONG = ctypes.c_int64
 _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
     "tidal_kernels": (ctypes.c_char_p, ()),
     "tidal_choose_kernels": (ctypes.c_bool, (ctypes.c_char_p,)),
-    "tidal_packed_size": (_LONG, (ctypes.c_bool, _INT, _INT)),
-    "tidal_pack": (None, (ctypes.c_bool, _INT, _INT, _POINTER, _POINTER)),
+    "tidal_packed_bytes": (_LONG, (_POINTER,)),
+    "tidal_pack": (None, (_POINTER, _INT, _POINTER, _POINTER)),
     "tidal_large_pages": (None, (_POINTER, ctypes.c_size_t)),
-    "tidal_linear": (
-        None,
-        (ctypes.c_bool, _INT, _INT, _INT, _INT, _POINTER, _POINTER, _POINTER, _POINTER, _INT, _POINTER),
-    ),
+    "tidal_linear": (None, (_POINTER, _INT, _INT, _POINTER, _POINTER, _INT, _POINTER)),
     "tidal_low_rank": (None, (*(_INT, _INT, _INT, _INT), *(_POINTER,) * 7)),
     "tidal_pass": (
         None,

@@ -46,7 +46,7 @@ class FloverScheduler(Generic[Item]):
         self._prefill_share = prefill_share
         self._waiting: list[Item] = []  # by key
         self._prefilled: dict[Item, int] = {}  # prompt tokens prefilled of each admitted item, by key
-        self._running: set[Item] = set()
+        self._running: dict[Item, None] = {}  # a dict, because a set has another order in each process
         self._keys: dict[Item, float] = {}
 
     @property
@@ -87,7 +87,7 @@ class FloverScheduler(Generic[Item]):
         """Remove a generation that is finished or aborted, in any state; its slots become free."""
         del self._keys[item]
         if item in self._running:
-            self._running.remove(item)
+            del self._running[item]
         elif item in self._prefilled:
             del self._prefilled[item]
         else:
@@ -111,7 +111,7 @@ class FloverScheduler(Generic[Item]):
         for chunk in chunks:
             if chunk.last:
                 del self._prefilled[chunk.item]
-                self._running.add(chunk.item)
+                self._running[chunk.item] = None
             else:
                 self._prefilled[chunk.item] = chunk.end
         return Schedule(tuple(refused), tuple(admitted), tuple(chunks))
