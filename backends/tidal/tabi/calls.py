@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,8 @@ from tidal.tabi.levels import TaskLevels, TaskUnavailable
 from tidal.tabi.manifest import Level, TabiManifest
 from tidal.text.words import EncodedWords
 
-_IMPORTANCE = "attention_received"
+# Output of a level with the attention that each token of a query receives.
+IMPORTANCE = "attention_received"
 # A level whose model is unavailable, because it is republished or restarted, is called again after pauses that double.
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
@@ -68,7 +69,7 @@ class LevelModels:
         self._call_model = call_model
         self._tasks = tasks
         self._levels = manifest.levels
-        self._orders = [None if level.order is None else np.asarray(level.order) for level in manifest.levels]
+        self._orders = class_orders(manifest)
 
     def call(self, index: int, queries: Sequence[EncodedWords], *, attention: bool, latency_ms: float) -> LevelAnswer:
         """Run queries together on a level, and wait for its answer.
@@ -85,7 +86,7 @@ class LevelModels:
             TidalError: The model's own error, or its answer does not match the request.
         """
         level = self._levels[index]
-        wanted = ["logits", _IMPORTANCE] if attention else ["logits"]
+        wanted = ["logits", IMPORTANCE] if attention else ["logits"]
         self._tasks.check(index)
         version = level.version if level.task is None else NEWEST
         inputs = _padded(level, queries)
@@ -97,15 +98,7 @@ class LevelModels:
             if level.task is None:
                 raise
             raise TaskUnavailable(str(error)) from None  # about the task, which the client did not choose
-        logits = outputs["logits"]
-        if logits.ndim != 2 or len(logits) != len(queries):
-            raise Internal(f"logits have shape {list(logits.shape)}; expected [{len(queries)}, classes]")
-        order = self._orders[index]
-        if order is not None:
-            if logits.shape[1] <= order.max():
-                raise Internal(f"logits have {logits.shape[1]} classes; expected {order.max() + 1}")
-            logits = logits[:, order]
-        return LevelAnswer(logits, _split_importance(outputs[_IMPORTANCE], queries) if attention else None)
+        return level_answer(outputs, queries, self._orders[index], attention=attention)
 
 
 class RetryingLevels:
@@ -155,6 +148,39 @@ class RetryingLevels:
                 return TimedAnswer(answer, started, time.monotonic())
 
 
+def class_orders(manifest: TabiManifest) -> list[npt.NDArray[np.int64] | None]:
+    """Return for each level the index of each of the cascade's labels in its logits; None for the same order."""
+    return [None if level.order is None else np.asarray(level.order) for level in manifest.levels]
+
+
+def level_answer(
+    outputs: Mapping[str, Array],
+    queries: Sequence[EncodedWords],
+    order: npt.NDArray[np.int64] | None,
+    *,
+    attention: bool,
+) -> LevelAnswer:
+    """Return the answer that a model's outputs give.
+
+    Args:
+        outputs: Arrays by output name.
+        queries: Queries of the call, encoded for the level.
+        order: Index of each of the cascade's labels in the logits; None for the same order.
+        attention: Whether the attention that tokens receive was requested.
+
+    Raises:
+        Internal: The outputs do not match the queries.
+    """
+    logits = outputs["logits"]
+    if logits.ndim != 2 or len(logits) != len(queries):
+        raise Internal(f"logits have shape {list(logits.shape)}; expected [{len(queries)}, classes]")
+    if order is not None:
+        if logits.shape[1] <= order.max():
+            raise Internal(f"logits have {logits.shape[1]} classes; expected {order.max() + 1}")
+        logits = logits[:, order]
+    return LevelAnswer(logits, _split_importance(outputs[IMPORTANCE], queries) if attention else None)
+
+
 def level_error(level: Level, number: int, error: TidalError) -> TidalError:
     """Return a level's error with the level's name in front, and the same code.
 
@@ -190,5 +216,5 @@ def _split_importance(importance: Array, queries: Sequence[EncodedWords]) -> tup
     """Return each query's part of a batch's importance, without padding."""
     longest = max(len(query.ids) for query in queries)
     if importance.shape != (len(queries), longest):
-        raise Internal(f"{_IMPORTANCE} has shape {list(importance.shape)}; expected {[len(queries), longest]}")
+        raise Internal(f"{IMPORTANCE} has shape {list(importance.shape)}; expected {[len(queries), longest]}")
     return tuple(row[: len(query.ids)] for row, query in zip(importance, queries, strict=True))

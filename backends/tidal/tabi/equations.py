@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Sequence
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,20 @@ from tidal.serving.softmax import softmax
 from tidal.tabi.manifest import Calibration, RegressionCalibration
 
 Floats = npt.NDArray[np.float64]
+
+
+def relevance_logits(scores: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the logits of a reranker's two classes, not relevant and relevant: 0 and its own logit.
+
+    Their softmax (Eq. 2) is the sigmoid of the logit, so that Eq. 3, 4 and 6 apply as to any classification.
+
+    Args:
+        scores: Logits of a reranker, [n, 1].
+
+    Returns:
+        Array [n, 2].
+    """
+    return np.concatenate([np.zeros_like(scores), scores], axis=1)
 
 
 def confidence(calibration: Calibration, logits: npt.ArrayLike) -> Floats:
@@ -32,13 +47,15 @@ def confidence(calibration: Calibration, logits: npt.ArrayLike) -> Floats:
     return np.asarray(softmax(logits, calibration.temperature).max(axis=-1), np.float64)
 
 
-def reroute_probability(confidence: npt.ArrayLike, cutoff: float, slope: float) -> float | npt.NDArray[np.float64]:
+def reroute_probability(
+    confidence: npt.ArrayLike, cutoff: float | Floats, slope: float | Floats
+) -> float | npt.NDArray[np.float64]:
     """Return the probability that a query is re-routed to the next level: P_large(y) of Eq. 4 (Tabi §4.1).
 
     Args:
         confidence: Calibrated confidence con(y), of any shape.
-        cutoff: Cut-off c; a query whose confidence is at most c is always re-routed.
-        slope: Slope k of the sigmoid above the cut-off.
+        cutoff: Cut-off c, one or one for each confidence; a query whose confidence is at most c is always re-routed.
+        slope: Slope k of the sigmoid above the cut-off, one or one for each confidence.
 
     Returns:
         float64 with the shape of `confidence`, a float for a scalar, in [0, 1]; decreases with the confidence.

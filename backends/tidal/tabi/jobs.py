@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tidal.errors import InvalidArgument
 from tidal.requests import Array, PendingRequest
-from tidal.tabi.manifest import Candidate, TabiManifest
-from tidal.tabi.route import CascadeAnswer, Route
+from tidal.tabi.manifest import Candidate, CascadeTask, TabiManifest
+from tidal.tabi.route import Route, ensembles
 from tidal.tabi.tokenization import QueryTexts
 from tidal.text.words import EncodedWords
 
@@ -24,12 +24,14 @@ class CascadeQuery:
         route: Route of the query through the levels.
         encoded: Tokens for the level that it is at or goes to next; None before the first.
         answered: Tokens that the last level which answered has read; None before the first answer.
+        tokens: Number of tokens for the first level that it went to; 0 before.
     """
 
     texts: QueryTexts
     route: Route
     encoded: EncodedWords | None = None
     answered: EncodedWords | None = None
+    tokens: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -84,6 +86,14 @@ class LevelCall:
         return self.level + 1
 
 
+# Outputs that depend on the task.
+ANSWERS: Mapping[CascadeTask, tuple[str, ...]] = {
+    "classification": ("label", "probabilities"),
+    "regression": ("value",),
+    "rerank": ("score",),
+}
+
+
 class ReplyBuilder:
     """Builds the replies to requests whose queries have all been answered.
 
@@ -97,8 +107,8 @@ class ReplyBuilder:
 
     def __init__(self, manifest: TabiManifest, declared: frozenset[str]) -> None:
         self._labels = np.array([label.encode() for label in manifest.labels], object)
-        given = ["level", "confidence", "degraded", "pruned_text"]
-        given += ["value"] if manifest.task == "regression" else ["label", "probabilities"]
+        given = ["level", "confidence", "degraded", "input_tokens", "pruned_text"]
+        given += ANSWERS[manifest.task]
         given += ["pruned_pair"] if manifest.pairs else []
         for name in sorted(declared - set(given)):
             raise InvalidArgument(
@@ -106,33 +116,72 @@ class ReplyBuilder:
                 f"accepted: {', '.join(sorted(given))}"
             )
 
-    def reply(self, job: CascadeJob) -> list[CascadeAnswer]:
-        """Reply to a request, and return the answers of its queries.
+    def reply(self, jobs: Sequence[CascadeJob]) -> None:
+        """Reply to requests, whose outputs are computed together.
 
         Args:
-            job: Job whose queries have all been answered.
+            jobs: Jobs whose queries have all been answered.
         """
-        request = job.request
-        answers = [query.route.answer() for query in job.queries]
-        outputs: dict[str, Array] = {}
-        if request.wants("label"):
-            outputs["label"] = self._labels[np.array([answer.label for answer in answers])][:, None]
-        for name in ("probabilities", "value"):
-            if request.wants(name):
-                outputs[name] = np.stack([answer.outputs for answer in answers]).astype(np.float32)
-        if request.wants("level"):
-            outputs["level"] = np.array([answer.level for answer in answers], np.int32)[:, None]
-        if request.wants("confidence"):
-            outputs["confidence"] = np.array([answer.confidence for answer in answers], np.float32)[:, None]
-        if request.wants("degraded"):
-            outputs["degraded"] = np.array([answer.degraded or job.skipped_first for answer in answers])[:, None]
-        for part, name in enumerate(("pruned_text", "pruned_pair")):
-            if request.wants(name):
-                outputs[name] = _answered_texts(job.queries, part)
-        if request.record is not None:
-            request.record.facts["level"] = [answer.level for answer in answers]
-        request.reply(outputs)
-        return answers
+        routes = [query.route for job in jobs for query in job.queries]
+        columns = _Columns(self._labels, ensembles(routes), routes)
+        end = 0
+        for job in jobs:
+            start, end = end, end + len(job.queries)
+            request = job.request
+            outputs: dict[str, Array] = {}
+            for name in ("label", "probabilities", "value", "score", "level", "confidence", "degraded"):
+                if request.wants(name):
+                    outputs[name] = columns.of(name)[start:end]
+            if job.skipped_first and "degraded" in outputs:
+                outputs["degraded"] = np.ones_like(outputs["degraded"])
+            if request.wants("input_tokens"):
+                outputs["input_tokens"] = np.array([[query.tokens] for query in job.queries], np.int32)
+            for part, name in enumerate(("pruned_text", "pruned_pair")):
+                if request.wants(name):
+                    outputs[name] = _answered_texts(job.queries, part)
+            if request.record is not None:
+                request.record.facts["level"] = [query.route.level + 1 for query in job.queries]
+            request.reply(outputs)
+
+
+class _Columns:
+    """The outputs of many queries, each computed at first use.
+
+    Args:
+        labels: Labels of the cascade as BYTES, [classes].
+        ensembles: Outputs of the queries' ensembles, float64 [rows, classes], for a regression [rows, 1].
+        routes: Routes of the queries.
+    """
+
+    def __init__(self, labels: Array, ensembles: Array, routes: Sequence[Route]) -> None:
+        self._labels = labels
+        self._ensembles = ensembles
+        self._routes = routes
+        self._columns: dict[str, Array] = {}
+
+    def of(self, name: str) -> Array:
+        """Return an output of all queries, [rows, ...].
+
+        Args:
+            name: Name of the output.
+        """
+        column = self._columns.get(name)
+        if column is None:
+            column = self._columns[name] = self._compute(name)
+        return column
+
+    def _compute(self, name: str) -> Array:
+        if name == "label":
+            return np.asarray(self._labels[self._ensembles.argmax(axis=-1)][:, None])
+        if name == "score":  # the probability of the last class, relevant
+            return np.asarray(self._ensembles[:, -1:], np.float32)
+        if name == "level":
+            return np.array([[route.level + 1] for route in self._routes], np.int32)
+        if name == "confidence":
+            return np.array([[route.confidence] for route in self._routes], np.float32)
+        if name == "degraded":
+            return np.array([[route.degraded] for route in self._routes])
+        return self._ensembles.astype(np.float32)
 
 
 def _answered_texts(queries: Sequence[CascadeQuery], part: int) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,8 @@ from pydantic import Field, model_validator
 
 from tidal.manifest import Strict, TokenizerInfo, Version, read_manifest
 
+# What a cascade answers with: a label, a number, or whether the second text of a pair is relevant to the first.
+CascadeTask = Literal["classification", "regression", "rerank"]
 # The metric of a task; larger is better.
 Metric = Literal["accuracy", "pearson", "spearman", "r2"]
 
@@ -140,6 +143,22 @@ class ServingOverhead(Strict):
         return tuple(added)
 
 
+class ExpectedLoss(Strict):
+    """The loss of score of a candidate against the most accurate level alone, on the selection part."""
+
+    measured: float = Field(description="score of that level minus the candidate's; below 0 if the candidate is better")
+    upper: float = Field(description="upper confidence bound, one-sided, 95 %")
+    place: int = Field(
+        ge=0, description="place in the order in which the bounds are compared with a target; see `proven`"
+    )
+    queries: int = Field(ge=1, description="number of queries of the selection part")
+
+    def queries_for(self, target: float) -> float:
+        """Return about how many queries would bring the bound down to a target; infinity if the loss is above it."""
+        margin = target - self.measured
+        return self.queries * ((self.upper - self.measured) / margin) ** 2 if margin > 0 else math.inf
+
+
 class Candidate(Strict):
     """One configuration of the cascade, a single model included (Tabi §5)."""
 
@@ -155,7 +174,12 @@ class Candidate(Strict):
         None,
         description="weights proportional to the accuracy on re-routed queries (§4.3), or tuned; None: single level",
     )
-    selection: Expected = Field(description="figures on the selection part, which thresholds were chosen with")
+    selection: Expected = Field(description="figures on the selection part, which the choice is made with")
+    loss: ExpectedLoss | None = Field(
+        None,
+        description="loss against the most accurate level alone; None: not compared, since another candidate is faster "
+        "and loses no more on the calibration part",
+    )
     reported: Expected = Field(description="figures on the report part, which no choice depends on")
 
     @model_validator(mode="after")
@@ -170,16 +194,16 @@ class Candidate(Strict):
 
 
 class Target(Strict):
-    """The target of a cascade: exactly one of the four. Among the candidates that meet an accuracy, the one with the
-    lowest mean latency is chosen; among those that meet another target, the one with the highest score."""
+    """The target of a cascade: exactly one of the four. Among the candidates that meet an accuracy or a loss of it, the
+    one with the lowest mean latency is chosen; among those that meet another target, the one with the highest score."""
 
     accuracy: float | None = Field(None, description="minimum score")
     accuracy_loss: float | None = Field(
         None,
         ge=0,
         lt=1,
-        description="maximum difference between the score of the most accurate level alone and that of the cascade, "
-        "in units of the metric: 0.005 is half a percentage point of accuracy",
+        description="maximum difference between the score of the most accurate level alone and that of the cascade on "
+        "new queries, with 95 % confidence, in units of the metric: 0.01 is one percentage point of accuracy",
     )
     latency_ms: float | None = Field(None, gt=0, description="maximum mean latency in milliseconds")
     escalation_rate: float | None = Field(
@@ -199,10 +223,12 @@ class TabiManifest(Version):
     """A published version of a cascade."""
 
     kind: Literal["tabi"]
-    task: Literal["classification", "regression"]
+    task: CascadeTask
     pairs: bool = Field(description="whether queries are pairs of texts")
     metric: Metric
-    labels: tuple[str, ...] = Field(description="labels of all levels, in this order; empty for a regression")
+    labels: tuple[str, ...] = Field(
+        description="labels of all levels, in this order; of rerankers those of relevance; empty for a regression"
+    )
     data: str = Field(description="hash over the labelled data")
     rows: dict[str, int] = Field(description="queries by part: calibration, selection, report")
     levels: tuple[Level, ...] = Field(min_length=1)

@@ -26,8 +26,9 @@ class TabiParameters(BaseModel):
         None,
         ge=0,
         lt=1,
-        description="maximum difference between the score of the most accurate level alone and that of the candidate, "
-        "instead of the target that the cascade was built for; the fastest candidate within it serves",
+        description="maximum difference between the score of the most accurate level alone and that of the candidate "
+        "on new queries, with 95 % confidence, instead of the target that the cascade was built for; the fastest "
+        "candidate within it serves",
     )
     target_latency_ms: float | None = Field(
         None,
@@ -54,7 +55,8 @@ class TabiParameters(BaseModel):
         24,
         ge=1,
         le=4096,
-        description="maximum number of concurrent calls to levels, split evenly among them; further queries wait",
+        description="maximum number of concurrent calls to levels that are models of the server, split evenly among "
+        "them; further queries wait",
     )
     level_timeout_ms: float = Field(
         10_000,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
 
 from tidal.service import ServiceContext
 from tidal.tabi.jobs import LevelCall
+
+Call = TypeVar("Call")
 
 
 class LevelQueue:
@@ -147,7 +151,7 @@ class LevelQueue:
             return None
 
 
-class CallTimer:
+class CallTimer(Generic[Call]):
     """One thread that reports every call that has expired; calls that ended before are dropped.
 
     Args:
@@ -155,20 +159,26 @@ class CallTimer:
         expired: Receives, on that thread, expired calls; one may have ended by then.
     """
 
-    def __init__(self, context: ServiceContext, expired: Callable[[LevelCall], None]) -> None:
+    def __init__(self, context: ServiceContext, expired: Callable[[Call], None]) -> None:
         self._expired = expired
         self._changed = threading.Condition()
         # Weak references: a call that has ended is freed although it would expire much later.
-        self._due: list[tuple[float, int, weakref.ref[LevelCall]]] = []
+        self._due: list[tuple[float, int, weakref.ref[Call]]] = []
         self._order = itertools.count()
         self._closing = False
         self._thread = context.start_thread("timer", self._run)
 
-    def add(self, call: LevelCall) -> None:
-        """Watch a call until it expires."""
+    def add(self, calls: Iterable[tuple[float, Call]]) -> None:
+        """Watch calls until they expire.
+
+        Args:
+            calls: Calls, each with the `time.monotonic()` at which it expires, in seconds.
+        """
         with self._changed:
-            heapq.heappush(self._due, (call.expires, next(self._order), weakref.ref(call)))
-            if self._due[0][0] == call.expires:
+            earliest = self._due[0][0] if self._due else math.inf
+            for expires, call in calls:
+                heapq.heappush(self._due, (expires, next(self._order), weakref.ref(call)))
+            if self._due and self._due[0][0] < earliest:
                 self._changed.notify()
 
     def close(self, timeout_s: float) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
-from tidal.errors import Internal, TidalError, Unavailable
+import numpy as np
+
+from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.requests import PendingRequest
 from tidal.tabi.calls import TimedAnswer, level_error
 from tidal.tabi.choice import single_level
@@ -15,7 +18,7 @@ from tidal.tabi.jobs import CascadeJob, CascadeQuery, LevelCall
 from tidal.tabi.manifest import Candidate, TabiManifest
 from tidal.tabi.metrics import DegradationCause, TabiMetrics
 from tidal.tabi.parameters import TabiParameters
-from tidal.tabi.route import Route
+from tidal.tabi.route import Route, feed_all
 from tidal.tabi.tokenization import LevelTokenizers, QueryTexts, request_texts
 
 # A smaller level's answer is sent this long before the deadline, so that the client receives it in time.
@@ -70,22 +73,36 @@ class Router:
         queries = [CascadeQuery(each, self._route(request, candidate, row, each)) for row, each in enumerate(texts)]
         return CascadeJob(request, candidate, queries, active=queries)
 
-    def tokenize(self, call: LevelCall) -> None:
-        """Tokenise a call's queries if its level is the first that they go to.
+    def tokenize(self, level: int, calls: Sequence[LevelCall]) -> list[TidalError | None]:
+        """Tokenise together the queries of calls whose level is the first that they go to.
 
         Args:
-            call: Call that is about to run.
+            level: Index of the level.
+            calls: Calls to it that are about to run.
 
-        Raises:
-            InvalidArgument: A text cannot be accepted; the message names the input and the row.
+        Returns:
+            For each call why a text of it cannot be read, which names the input and the row; None if all can.
         """
-        queries = call.job.active
-        if queries[0].encoded is None:
-            encoded = self._tokenizers.encode(call.level, [query.texts for query in queries])
-            for query, each in zip(queries, encoded, strict=True):
+        first = [call for call in calls if call.job.active[0].encoded is None]
+        if not first:
+            return [None] * len(calls)
+        refused: dict[LevelCall, TidalError] = {}
+        try:
+            tokens = self._tokenizers.encode(level, [[query.texts for query in call.job.active] for call in first])
+        except Exception as error:
+            if len(calls) > 1:  # one of them must not stop the others
+                return [fault for call in calls for fault in self.tokenize(level, [call])]
+            return [Internal(f"the request could not be read: {type(error).__name__}: {error}")]
+        for call, encoded in zip(first, tokens, strict=True):
+            if isinstance(encoded, InvalidArgument):
+                refused[call] = encoded
+                continue
+            for query, each in zip(call.job.active, encoded, strict=True):
                 query.encoded = each
+                query.tokens = len(each.ids)
             if (record := call.job.request.record) is not None:
                 record.tokens = sum(len(each.ids) for each in encoded)
+        return [refused.get(call) for call in calls]
 
     def wants_attention(self, call: LevelCall) -> bool:
         """Return whether a call's queries may be re-routed, and pruned for the next level.
@@ -103,27 +120,63 @@ class Router:
         """
         return job.has_answers and self._parameters.on_level_failure == "answer"
 
-    def after_answer(self, call: LevelCall, timed: TimedAnswer) -> NextStage:
-        """Feed a level's answer to the queries' routes, and return the job's next stage.
+    def after_answers(self, answered: Sequence[tuple[LevelCall, TimedAnswer]]) -> list[NextStage]:
+        """Feed a level's answers to the queries' routes, and return the next stage of each job; raises nothing.
 
         Args:
-            call: Call that has ended.
-            timed: Answer of its level.
+            answered: Calls to one level that have ended, with its answers.
         """
+        routes = [query.route for call, _ in answered for query in call.job.active]
+        logits = [timed.answer.logits for _, timed in answered]
+        fed = iter(feed_all(routes, logits[0] if len(logits) == 1 else np.concatenate(logits)))
+        stages: list[NextStage] = []
+        for call, timed in answered:
+            results = list(islice(fed, len(call.job.active)))
+            try:
+                stages.append(self._after_answer(call, timed, results))
+            except Exception as error:  # one request must not stop the others
+                self._log.exception("a request failed")
+                stages.append(Internal(f"the request could not be routed: {type(error).__name__}: {error}"))
+        return stages
+
+    def after_failure(self, call: LevelCall, error: TidalError) -> NextStage:
+        """Return the next stage after a failed call: a reply of the levels that ran, the next level, or the error.
+
+        Args:
+            call: Call that has failed.
+            error: Why it has failed.
+        """
+        job = call.job
+        named = level_error(self._manifest.levels[call.level], call.number, error)
+        # The deadline left too little time, which is not a failure of the level.
+        late = call.with_deadline and type(error) is Unavailable
+        if not late:
+            self._report_failure(call, error)
+        if job.has_answers and (late or self.may_stop(job)):
+            self._stop(job.active, "deadline" if late else "failure")
+            return None
+        if not job.has_answers and self._parameters.on_first_level_failure == "next" and not job.skipped_first:
+            following = None if job.queries[0].route.last else job.candidate.levels[1]
+            if following is not None and self._in_time(job, following):
+                self._metrics.degraded("failure", len(job.queries))
+                self._restart(job, following)
+                return following
+        return named
+
+    def _after_answer(self, call: LevelCall, timed: TimedAnswer, results: Sequence[bool | Internal]) -> NextStage:
+        """Return a job's next stage after its routes have been fed, with these results."""
         job, answer = call.job, timed.answer
         may_stop = self.may_stop(job)
         importance = answer.importance or (None,) * len(job.active)
         fed, rerouted, broken = [], [], []
         fault: TidalError | None = None
-        for query, logits, received in zip(job.active, answer.logits, importance, strict=True):
-            try:
-                goes_on = query.route.feed(logits)
-            except Internal as error:  # NaN, or a wrong shape
+        for query, result, received in zip(job.active, results, importance, strict=True):
+            if isinstance(result, Internal):  # NaN, or a wrong shape
                 broken.append(query)
-                fault = error
+                fault = result
                 continue
             fed.append(query)
-            if goes_on:
+            if result:
                 rerouted.append((query, received))
         if fault is not None and not may_stop:
             return self.after_failure(call, fault)
@@ -150,30 +203,6 @@ class Router:
             if received is not None:
                 self._metrics.pruned(pruned.seen, pruned.removed)
         return level
-
-    def after_failure(self, call: LevelCall, error: TidalError) -> NextStage:
-        """Return the next stage after a failed call: a reply of the levels that ran, the next level, or the error.
-
-        Args:
-            call: Call that has failed.
-            error: Why it has failed.
-        """
-        job = call.job
-        named = level_error(self._manifest.levels[call.level], call.number, error)
-        # The deadline left too little time, which is not a failure of the level.
-        late = call.with_deadline and type(error) is Unavailable
-        if not late:
-            self._report_failure(call, error)
-        if job.has_answers and (late or self.may_stop(job)):
-            self._stop(job.active, "deadline" if late else "failure")
-            return None
-        if not job.has_answers and self._parameters.on_first_level_failure == "next" and not job.skipped_first:
-            following = None if job.queries[0].route.last else job.candidate.levels[1]
-            if following is not None and self._in_time(job, following):
-                self._metrics.degraded("failure", len(job.queries))
-                self._restart(job, following)
-                return following
-        return named
 
     def _route(self, request: PendingRequest, candidate: Candidate, row: int, texts: QueryTexts) -> Route:
         key = request_key(request.request_id, texts)

@@ -2,98 +2,159 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
-from typing import Literal
 
 from tidal.errors import InvalidArgument
-from tidal.tabi.manifest import Candidate, Expected, Target
-
-Part = Literal["selection", "reported"]
+from tidal.tabi.manifest import Candidate, Expected, ExpectedLoss, Target
 
 
-def select(candidates: Sequence[Candidate], target: Target, part: Part = "selection") -> int:
-    """Return the index of the candidate that meets a target best.
+def select(candidates: Sequence[Candidate], target: Target) -> int:
+    """Return the index of the candidate that meets a target best; see `meeting` for those that meet it.
 
-    - Accuracy: the lowest mean latency among the candidates that reach the score.
-    - Accuracy loss: the same, for the score of the most accurate single level minus the loss.
-    - Latency: the highest score among the candidates whose mean latency is at most the target.
-    - Escalation rate: the highest score among the candidates of whose queries at most that share leaves the first
-      level. A single model counts if some cascade begins with it, as a cascade that re-routes nothing.
-
+    For an accuracy and a loss of it that is the one with the lowest mean latency, else the one with the highest score.
     Ties are broken by the other figure.
 
     Args:
         candidates: Measured candidates, at least one.
         target: Target to meet.
-        part: Part of the data whose figures are compared.
 
     Raises:
-        InvalidArgument: No candidate meets the target; the message names the closest one.
+        InvalidArgument: No candidate meets the target; the message names the closest one. Or the target is an accuracy
+            loss that the data is too small for; the message says which one it supports.
     """
-    figures: list[Expected] = [getattr(candidate, part) for candidate in candidates]
-    indices = range(len(candidates))
 
     def by_latency(index: int) -> tuple[float, float]:
-        return figures[index].latency.mean, -figures[index].score
+        return candidates[index].selection.latency.mean, -candidates[index].selection.score
 
     def by_score(index: int) -> tuple[float, float]:
-        return -figures[index].score, figures[index].latency.mean
+        return -candidates[index].selection.score, candidates[index].selection.latency.mean
 
     def closest(index: int) -> str:
-        of = figures[index]
+        of = candidates[index].selection
         return (
             f"'{candidates[index].name}' with a score of {of.score:.4f} at {of.latency.mean:.3g} ms, "
-            f"{escalation_rate(of):.1%} of its queries leaving the first level"
+            f"{escalation_rate(candidates[index].selection):.1%} of its queries leaving the first level"
         )
 
-    least = least_score(candidates, target, part)
-    if least is not None:
-        meeting = [index for index in indices if figures[index].score >= least]
-        if not meeting:
+    found, indices = meeting(candidates, target), range(len(candidates))
+    if target.accuracy_loss is not None:
+        if len(found) == 1:
+            _check_rows(candidates, target.accuracy_loss)
+        return min(found, key=by_latency)
+    if target.accuracy is not None:
+        if not found:
             best = closest(min(indices, key=by_score))
-            raise InvalidArgument(f"no candidate reaches the accuracy {least:g}; the best is {best}")
-        return min(meeting, key=by_latency)
+            raise InvalidArgument(f"no candidate reaches the accuracy {target.accuracy:g}; the best is {best}")
+        return min(found, key=by_latency)
     if target.latency_ms is not None:
-        meeting = [index for index in indices if figures[index].latency.mean <= target.latency_ms]
-        if not meeting:
+        if not found:
             best = closest(min(indices, key=by_latency))
             raise InvalidArgument(f"no candidate has a mean latency of {target.latency_ms:g} ms; the fastest is {best}")
-        return min(meeting, key=by_score)
+        return min(found, key=by_score)
     assert target.escalation_rate is not None  # a target names exactly one
-    first = {candidate.levels[0] for candidate in candidates if len(candidate.levels) > 1}
-    cascades = [index for index in indices if len(candidates[index].levels) > 1 or candidates[index].levels[0] in first]
+    cascades = _cascades(candidates)
     if not cascades:
         raise InvalidArgument("escalation_rate is for cascades of several levels; all candidates are single models")
-    meeting = [index for index in cascades if escalation_rate(figures[index]) <= target.escalation_rate]
-    if not meeting:
-        best = closest(min(cascades, key=lambda index: (escalation_rate(figures[index]), *by_score(index))))
+    if not found:
+        best = closest(
+            min(cascades, key=lambda index: (escalation_rate(candidates[index].selection), *by_score(index)))
+        )
         raise InvalidArgument(
             f"no candidate re-routes at most {target.escalation_rate:.1%} of its queries; the closest is {best}"
         )
-    return min(meeting, key=by_score)
+    return min(found, key=by_score)
 
 
-def least_score(candidates: Sequence[Candidate], target: Target, part: Part = "selection") -> float | None:
-    """Return the score that a target requires; None if it is a target of another kind.
+def meeting(candidates: Sequence[Candidate], target: Target) -> list[int]:
+    """Return the indices of the candidates that meet a target on the selection part.
+
+    - Accuracy: those that reach the score.
+    - Accuracy loss: the most accurate level alone, and those of which `proven` says so.
+    - Latency: those whose mean latency is at most the target.
+    - Escalation rate: those of whose queries at most that share leaves the first level. A single model counts if some
+      cascade begins with it, as a cascade that re-routes nothing.
 
     Args:
-        candidates: Measured candidates; an accuracy loss refers to the last single level among them, the most accurate.
+        candidates: Measured candidates, at least one.
         target: Target to meet.
-        part: Part of the data whose figures are compared.
 
     Raises:
         InvalidArgument: The target is an accuracy loss, and no candidate is a single level.
     """
-    if target.accuracy_loss is None:
-        return target.accuracy
+    indices = range(len(candidates))
+    if target.accuracy_loss is not None:
+        level = reference(candidates, target.accuracy_loss)
+        within = proven(candidates, target.accuracy_loss)
+        return [index for index in indices if candidates[index] is level or index in within]
+    if target.accuracy is not None:
+        return [index for index in indices if candidates[index].selection.score >= target.accuracy]
+    if target.latency_ms is not None:
+        return [index for index in indices if candidates[index].selection.latency.mean <= target.latency_ms]
+    assert target.escalation_rate is not None  # a target names exactly one
+    return [
+        index
+        for index in _cascades(candidates)
+        if escalation_rate(candidates[index].selection) <= target.escalation_rate
+    ]
+
+
+def reference(candidates: Sequence[Candidate], loss: float = 0.0) -> Candidate:
+    """Return the most accurate level alone, which an accuracy loss refers to: the last single level.
+
+    Args:
+        candidates: Measured candidates.
+        loss: Loss, for the error.
+
+    Raises:
+        InvalidArgument: No candidate is a single level.
+    """
     singles = [candidate for candidate in candidates if len(candidate.levels) == 1]
     if not singles:
         raise InvalidArgument(
-            f"accuracy_loss is {target.accuracy_loss:g}, but no candidate is a single level that it could refer to; "
-            "set an accuracy"
+            f"accuracy_loss is {loss:g}, but no candidate is a single level that it could refer to; set an accuracy"
         )
-    of: Expected = getattr(max(singles, key=lambda candidate: candidate.levels), part)
-    return of.score - target.accuracy_loss
+    return max(singles, key=lambda candidate: candidate.levels)
+
+
+def proven(candidates: Sequence[Candidate], loss: float) -> list[int]:
+    """Return the indices of the candidates that lose at most `loss`, with 95 % confidence in all of them together.
+
+    The best of many candidates on a part of the data is better there than elsewhere, so a bound for each alone promises
+    too much. The order of the candidates was fixed on another part; they are compared in it up to the first one whose
+    bound is above the loss. So each of them is compared at the full confidence (fixed-sequence testing; Angelopoulos et
+    al., Learn then Test, 2021).
+
+    Args:
+        candidates: Measured candidates.
+        loss: Maximum loss of score.
+    """
+    return list(itertools.takewhile(lambda index: _upper(candidates[index]) <= loss, _compared(candidates)))
+
+
+def provable_losses(candidates: Sequence[Candidate]) -> list[tuple[int, float]]:
+    """Return the least loss that the data supports for each compared candidate, in their order, with its index.
+
+    Args:
+        candidates: Measured candidates.
+    """
+    order = _compared(candidates)
+    return list(zip(order, itertools.accumulate((_upper(candidates[index]) for index in order), max), strict=True))
+
+
+def queries_for(candidates: Sequence[Candidate], loss: float) -> float:
+    """Return about how many queries of the selection part would show that some candidate loses at most `loss`.
+
+    Args:
+        candidates: Measured candidates.
+        loss: Maximum loss of score.
+
+    Returns:
+        The number for the first candidate in the order of comparison; infinity if it loses more, or there is none.
+    """
+    first = _first(candidates)
+    return math.inf if first is None else first.queries_for(loss)
 
 
 def escalation_rate(expected: Expected) -> float:
@@ -129,3 +190,40 @@ def faster(candidates: Sequence[Candidate], chosen: int, least_score: float) -> 
         key=lambda index: (-candidates[index].selection.score, candidates[index].selection.latency.mean),
         default=None,
     )
+
+
+def _check_rows(candidates: Sequence[Candidate], loss: float) -> None:
+    """Refuse a loss that only the number of queries keeps a faster candidate from."""
+    first, needed = _first(candidates), queries_for(candidates, loss)
+    if first is None or math.isinf(needed):
+        return
+    raise InvalidArgument(
+        f"accuracy_loss {loss:g} cannot be promised from the {first.queries} queries of the selection part, which "
+        f"support {first.upper:.4f} at least: the safest candidate that is faster than the most accurate level loses "
+        f"{first.measured:.4f} on them, and with 95 % confidence at most {first.upper:.4f} on new ones. Give about "
+        f"{math.ceil(needed)} queries to the selection part, or set a larger accuracy_loss"
+    )
+
+
+def _first(candidates: Sequence[Candidate]) -> ExpectedLoss | None:
+    """Return the loss of the first candidate in the order of comparison."""
+    losses = (candidates[index].loss for index in _compared(candidates))
+    return next(losses, None)
+
+
+def _upper(candidate: Candidate) -> float:
+    return math.inf if candidate.loss is None else candidate.loss.upper
+
+
+def _compared(candidates: Sequence[Candidate]) -> list[int]:
+    """Return the indices of the compared candidates in their order."""
+    places = {index: each.loss.place for index, each in enumerate(candidates) if each.loss is not None}
+    return sorted(places, key=lambda index: places[index])
+
+
+def _cascades(candidates: Sequence[Candidate]) -> list[int]:
+    """Return the indices of cascades, and of single levels that some cascade begins with."""
+    first = {candidate.levels[0] for candidate in candidates if len(candidate.levels) > 1}
+    return [
+        index for index, candidate in enumerate(candidates) if len(candidate.levels) > 1 or candidate.levels[0] in first
+    ]

@@ -5,35 +5,29 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-from tidal.arlo.embedded import EmbeddedModels
-from tidal.errors import Cancelled, Internal, TidalError, Unavailable
+from tidal.errors import Internal, TidalError
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
-from tidal.serving.endings import cancellation, failure, model_stops
-from tidal.serving.threads import join_until, remaining_s
-from tidal.tabi.calls import LevelModels, RetryingLevels
+from tidal.serving.endings import failure, model_stops
+from tidal.serving.threads import remaining_s
+from tidal.tabi.calls import TimedAnswer
 from tidal.tabi.choice import CandidateChoice, OverloadControl
+from tidal.tabi.dispatch import EndedCall, LevelCalls, StartModels
 from tidal.tabi.jobs import CascadeJob, LevelCall, ReplyBuilder
-from tidal.tabi.levels import TaskLevels
 from tidal.tabi.manifest import TabiManifest
 from tidal.tabi.metrics import TabiMetrics
 from tidal.tabi.parameters import TabiParameters
-from tidal.tabi.queues import CallTimer, LevelQueue
 from tidal.tabi.routing import ANSWER_S, NextStage, Router
 from tidal.tabi.tokenization import LevelTokenizers
 
-# Lost workers, over all levels, that are replaced: their calls never end.
-_SPARE_THREADS = 32
-
 
 class TabiService:
-    """Calls levels for queries: one queue with workers per level, and a timer for calls that take too long.
+    """Calls levels for queries, and continues those that end together in one go.
 
-    A job has one owner at a time: the worker that runs its call to a level, or the timer that has abandoned the call.
-    The owner that ends the call continues the job: with the next level, or with the reply.
+    The thread that ends a call continues its job, which no other thread does: with the next level, or with the reply.
+    Calls that a level has answered together are continued together, with one computation for all of them.
 
     Args:
         context: Context that the service is started with.
@@ -41,7 +35,8 @@ class TabiService:
         parameters: Parameters of its config.pbtxt.
         choice: Candidates that can serve.
         tokenizers: Tokenizers of its levels.
-        models: Models of its levels; the service closes them.
+        start_models: Starts the models of the levels that run in this process, which the service closes; its argument
+            receives their calls that have ended.
 
     Raises:
         InvalidArgument: config.pbtxt declares an output that the cascade does not give.
@@ -54,7 +49,7 @@ class TabiService:
         parameters: TabiParameters,
         choice: CandidateChoice,
         tokenizers: LevelTokenizers,
-        models: EmbeddedModels,
+        start_models: StartModels,
     ) -> None:
         self._context = context
         self._manifest = manifest
@@ -74,39 +69,42 @@ class TabiService:
         self._closing = False
         self._open = 0
         self._none_open = threading.Condition(self._lock)
-        self._stop_retries = threading.Event()
-        self._embedded = models
-        tasks = TaskLevels(context.model_dir.parent, manifest)
-        self._levels = RetryingLevels(LevelModels(models, manifest, tasks), self._stop_retries)
-        slots = max(1, parameters.max_in_flight // len(choice.levels))
-        spare = _SPARE_THREADS // len(choice.levels)
-        self._queues = {
-            index: LevelQueue(
-                context, f"level-{index + 1}", slots, spare, self._work, partial(self._metrics.lost_calls, index + 1)
-            )
-            for index in choice.levels
-        }
-        self._timer = CallTimer(context, self._expired)
+        self._calls = LevelCalls(
+            context,
+            manifest,
+            choice.levels,
+            start_models,
+            self._router,
+            max_in_flight=parameters.max_in_flight,
+            lost_calls=self._metrics.lost_calls,
+            ended=self._ended,
+        )
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
-        """Check requests and queue them for their first level; one that cannot be accepted fails at once.
+        """Check requests and send them to their first level; one that cannot be accepted fails at once.
 
         Args:
             requests: Requests to answer.
         """
+        serving = self._serving_candidate()
+        stages: list[tuple[CascadeJob, NextStage]] = []
         for request in requests:
             try:
-                job = self._router.open(request, self._manifest.candidates[self._candidate(request)])
+                index = self._choice.for_request(request.options.accuracy, request.options.max_level, serving)
+                job = self._router.open(request, self._manifest.candidates[index])
             except Exception as error:  # one request must not stop the service for the others
                 request.fail(failure(error, "the request could not be read"))
             else:
-                with self._lock:
-                    refused = self._closing
-                    self._open += not refused
-                if refused:
-                    request.fail(model_stops())
-                else:
-                    self._proceed(job, partial(_first_level, job))
+                stages.append((job, job.candidate.levels[0]))
+        with self._lock:
+            refused = self._closing
+            if not refused:
+                self._open += len(stages)
+        if not refused:
+            self._proceed(stages)
+            return
+        for job, _ in stages:
+            job.request.fail(model_stops())
 
     def close(self, timeout_s: float) -> None:
         """Finish the accepted requests, then end the threads.
@@ -118,14 +116,12 @@ class TabiService:
         with self._lock:
             self._closing = True
             self._none_open.wait_for(lambda: not self._open, timeout_s)
-        self._stop_retries.set()
-        threads = [thread for queue in self._queues.values() for thread in queue.close()]
-        self._timer.close(remaining_s(until))
-        self._embedded.close(remaining_s(until))
-        join_until(until, threads)
+        self._calls.close(remaining_s(until))
 
-    def _candidate(self, request: PendingRequest) -> int:
-        """Return the index of the candidate for a request."""
+    def _serving_candidate(self) -> int:
+        """Return the index of the candidate that serves now."""
+        if self._overload is None:
+            return self._serving
         with self._lock:
             serving = self._overload.candidate(time.monotonic())
             changed, self._serving = serving != self._serving, serving
@@ -133,31 +129,32 @@ class TabiService:
             name = self._manifest.candidates[serving].name
             self._metrics.serves(name)
             self._context.log.warning(f"the load has changed: candidate '{name}' serves from now on")
-        return self._choice.for_request(request.options.accuracy, request.options.max_level, serving)
+        return serving
 
-    def _proceed(self, job: CascadeJob, next_stage: Callable[[], NextStage]) -> None:
-        """Run the next stage of a job, unless it has been answered; an error in it affects no other job."""
-        try:
-            while not job.request.answered:
-                stage = next_stage()
+    def _proceed(self, stages: Sequence[tuple[CascadeJob, NextStage]]) -> None:
+        """Run the next stage of jobs, except of those that have been answered; an error in one affects no other."""
+        ended = 0
+        while stages:
+            calls: dict[int, list[LevelCall]] = {}
+            finished: list[CascadeJob] = []
+            for job, stage in stages:
                 if isinstance(stage, int):
-                    call = self._new_call(job, stage)
-                    if self._queues[stage].add(call):
-                        self._timer.add(call)
-                        return
-                    lost = Unavailable("calls to it do not end; reload the cascade")
-                    next_stage = partial(self._router.after_failure, call, lost)
-                elif stage is None:
-                    self._reply(job)
-                else:
+                    calls.setdefault(stage, []).append(self._new_call(job, stage))
+                    continue
+                ended += 1
+                if isinstance(stage, TidalError):
                     job.request.fail(stage)
-        except Exception as error:
-            self._context.log.exception("a request failed")
-            job.request.fail(Internal(f"the request could not be routed: {type(error).__name__}: {error}"))
-        with self._lock:
-            self._open -= 1
-            if not self._open:
-                self._none_open.notify_all()
+                elif not job.request.answered:
+                    finished.append(job)
+            # Calls before replies: a level works while replies are sent.
+            stages = self._following([each for level, sent in calls.items() for each in self._calls.send(level, sent)])
+            if finished:
+                self._reply(finished)
+        if ended:
+            with self._lock:
+                self._open -= ended
+                if not self._open:
+                    self._none_open.notify_all()
 
     def _new_call(self, job: CascadeJob, level: int) -> LevelCall:
         ready = time.monotonic()
@@ -168,71 +165,55 @@ class TabiService:
                 return LevelCall(job, level, ready, latest, with_deadline=True)
         return LevelCall(job, level, ready, expires)
 
-    def _work(self, call: LevelCall) -> None:
-        """Run a call, on a worker of its level's queue."""
-        next_stage = self._run(call)
-        if self._queues[call.level].finish(call):
-            self._proceed(call.job, next_stage)
+    def _ended(self, calls: Sequence[EndedCall]) -> None:
+        """Continue the jobs of calls that have ended."""
+        self._proceed(self._following(calls))
 
-    def _expired(self, call: LevelCall) -> None:
-        """Continue a job without the level that takes too long."""
-        if self._queues[call.level].abandon(call):
-            now = time.monotonic()
-            self._observe(call, now)
-            error = Unavailable(f"no answer within {(now - call.ready) * 1e3:.0f} ms")
-            self._proceed(call.job, partial(self._router.after_failure, call, error))
-
-    def _run(self, call: LevelCall) -> Callable[[], NextStage]:
-        """Run a call, wait for its answer, and return how the job continues."""
-        job = call.job
-        try:
-            _check_wanted(job)
-            self._router.tokenize(call)
-        except TidalError as error:
-            return partial(_failed, error)
-        except Exception as error:
-            return partial(_failed, Internal(f"the request could not be read: {type(error).__name__}: {error}"))
-        try:
-            timed = self._levels.call(
-                call, attention=self._router.wants_attention(call), has_answer=self._router.may_stop(job)
-            )
-        except TidalError as error:
-            return partial(self._router.after_failure, call, error)
-        except Exception as error:
-            return partial(self._router.after_failure, call, Internal(f"{type(error).__name__}: {error}"))
-        self._observe(call, timed.ended)
-        return partial(self._router.after_answer, call, timed)
+    def _following(self, calls: Sequence[EndedCall]) -> list[tuple[CascadeJob, NextStage]]:
+        """Return the next stages of jobs whose calls have ended."""
+        stages: list[tuple[CascadeJob, NextStage]] = []
+        answered: dict[int, list[tuple[LevelCall, TimedAnswer]]] = {}
+        for ended in calls:
+            call, outcome = ended.call, ended.outcome
+            if isinstance(outcome, TimedAnswer):
+                self._observe(call, outcome.ended)
+                answered.setdefault(call.level, []).append((call, outcome))
+            elif ended.ends_request:
+                stages.append((call.job, outcome))
+            else:
+                if ended.expired:
+                    self._observe(call, time.monotonic())
+                stages.append((call.job, self._router.after_failure(call, outcome)))
+        for of_level in answered.values():
+            following = self._router.after_answers(of_level)
+            stages += [(call.job, stage) for (call, _), stage in zip(of_level, following, strict=True)]
+        return stages
 
     def _observe(self, call: LevelCall, now: float) -> None:
         """Record by how much a call, with its time in queues, exceeds the mean latency of its queries one by one."""
+        if self._overload is None:
+            return
         alone_ms = self._manifest.levels[call.level].latency.mean * len(call.job.active)
         with self._lock:
             self._overload.observe(now, (now - call.ready) * 1e3 - alone_ms)
 
-    def _reply(self, job: CascadeJob) -> None:
-        for answer, query in zip(self._replies.reply(job), job.queries, strict=True):
-            self._metrics.answered(answer.level, early=not query.route.last and not answer.degraded)
+    def _reply(self, jobs: Sequence[CascadeJob]) -> None:
+        """Reply to requests whose queries have all been answered."""
+        try:
+            self._replies.reply(jobs)
+        except Exception as error:
+            self._context.log.exception("a request failed")
+            fault = Internal(f"the answer could not be built: {type(error).__name__}: {error}")
+            for job in jobs:
+                job.request.fail(fault)
+        for job in jobs:
+            for query in job.queries:
+                route = query.route
+                self._metrics.answered(route.level + 1, early=not route.last and not route.degraded)
 
 
-def _overload_control(parameters: TabiParameters, choice: CandidateChoice) -> OverloadControl:
+def _overload_control(parameters: TabiParameters, choice: CandidateChoice) -> OverloadControl | None:
     if parameters.overload_ms is None:
-        return OverloadControl((choice.default,), math.inf)
+        return None
     floor = -math.inf if parameters.overload_accuracy is None else parameters.overload_accuracy
     return OverloadControl(choice.ladder(floor), parameters.overload_ms)
-
-
-def _first_level(job: CascadeJob) -> NextStage:
-    return job.candidate.levels[0]
-
-
-def _failed(error: TidalError) -> NextStage:
-    return error
-
-
-def _check_wanted(job: CascadeJob) -> None:
-    """Raise `Cancelled` if the request needs no answer any more."""
-    if job.request.answered:
-        raise Cancelled("the request was answered while it waited")
-    cancelled = cancellation(job.request, time.monotonic())
-    if cancelled is not None:
-        raise cancelled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -63,24 +64,45 @@ class LevelTokenizers:
         longest = {key: (level.tokenizer.file, length) for length, key, level in ascending}
         self._strict = [] if truncate else [TextTokenizer(version_dir / file, n) for file, n in longest.values()]
 
-    def encode(self, level: int, queries: Sequence[QueryTexts]) -> list[EncodedWords]:
-        """Tokenise queries for the first level that they go to.
+    def encode(
+        self, level: int, requests: Sequence[Sequence[QueryTexts]]
+    ) -> list[list[EncodedWords] | InvalidArgument]:
+        """Tokenise the queries of several requests together, for the first level that they go to.
 
         Args:
             level: Index of the level.
-            queries: Text of each query, or its two texts.
+            requests: Texts of each request's queries: the text of each, or its two texts.
 
-        Raises:
-            InvalidArgument: A text is empty, not valid UTF-8 or too long; the message names the input and the row.
+        Returns:
+            For each request its queries' tokens, or its error: a text is empty, not valid UTF-8 or too long. The error
+            names the input and the row.
         """
-        encoded = self._encode(level, queries)
-        if self._strict and any(self._cut(level, each, texts) for each, texts in zip(encoded, queries, strict=True)):
-            columns = _columns(queries)
-            for by_tokenizer in zip(*(each.encode(*columns) for each in self._strict), strict=True):
-                refusals = [each for each in by_tokenizer if isinstance(each, InvalidArgument)]
-                if len(refusals) == len(by_tokenizer):
-                    raise refusals[-1]
-        return encoded
+        together = iter(self._tokenizers[level].encode(*_columns([each for queries in requests for each in queries])))
+        results: list[list[EncodedWords] | InvalidArgument] = []
+        for queries in requests:
+            encoded: list[EncodedWords] = []
+            invalid = cut = False
+            for texts, item in zip(queries, islice(together, len(queries)), strict=True):
+                if isinstance(item, InvalidArgument):
+                    invalid = True
+                else:
+                    encoded.append(item)
+                    cut = cut or self._cut(level, item, texts)
+            fault = self._refusal(level, queries) if invalid or (cut and self._strict) else None
+            results.append(encoded if fault is None else fault)
+        return results
+
+    def _refusal(self, level: int, queries: Sequence[QueryTexts]) -> InvalidArgument | None:
+        """Return the error of a request, tokenised alone so that the error has the request's own row; None if valid."""
+        columns = _columns(queries)
+        for item in self._tokenizers[level].encode(*columns):
+            if isinstance(item, InvalidArgument):
+                return item
+        for by_tokenizer in zip(*(each.encode(*columns) for each in self._strict), strict=True):
+            refusals = [each for each in by_tokenizer if isinstance(each, InvalidArgument)]
+            if len(refusals) == len(by_tokenizer):
+                return refusals[-1]
+        return None
 
     def encode_next(
         self,
@@ -130,14 +152,9 @@ class LevelTokenizers:
         return len(encoded.ids) >= self._lengths[level] or max(map(len, texts)) > self._bytes[level]
 
     def _re_encode(self, level: int, texts: tuple[str, ...]) -> EncodedWords:
-        return self._encode(level, [tuple(text.encode() for text in texts)])[0]
-
-    def _encode(self, level: int, queries: Sequence[QueryTexts]) -> list[EncodedWords]:
-        encoded = []
-        for item in self._tokenizers[level].encode(*_columns(queries)):
-            if isinstance(item, InvalidArgument):
-                raise item
-            encoded.append(item)
+        (encoded,) = self._tokenizers[level].encode(*_columns([tuple(text.encode() for text in texts)]))
+        if isinstance(encoded, InvalidArgument):
+            raise encoded
         return encoded
 
 

@@ -8,7 +8,6 @@ from typing import Unpack
 from tidal.errors import InvalidArgument, TidalError
 from tidal.tabi.selection import select
 from tidal_builders.arlo.report import ArloReport
-from tidal_builders.foreign.recognise import SINGLE_OUTPUT
 from tidal_builders.publishing import write_config_once
 from tidal_builders.runner import BuildOptions, BuildRun, Recipe, StageProgress, run_build
 from tidal_builders.tabi.config import cascade_config_pbtxt
@@ -47,6 +46,11 @@ def _build(run: BuildRun[TabiSpec, CascadePlan]) -> CascadeReport:
     labels = None if plan.agreement.task == "regression" else plan.agreement.labels
     # A wrong data file must fail before the levels are built, which takes minutes.
     queries = read_queries(plan.data, spec.columns, labels, spec.parts)
+    if plan.agreement.task == "rerank" and not queries.pairs:
+        raise InvalidArgument(
+            f"field 'data': {plan.data} has one text per row, and a reranker scores pairs; give each row a query, a "
+            "document and 0 or 1 (field 'columns' names them)"
+        )
     models = _build_levels(run)
     misses = tuple(f"{model.name}: {miss}" for model in models if model.outcome == "missed" for miss in model.reasons)
     if misses:
@@ -72,7 +76,6 @@ def _build_levels(run: BuildRun[TabiSpec, CascadePlan]) -> tuple[ArloReport, ...
                 force=run.force,
                 serve_versions=_SERVED_VERSIONS,
                 needed=named_versions(run.plan.entry, planned.spec.name),
-                accepted=SINGLE_OUTPUT,
                 progress=_prefixed(level.name, run.progress),
             )
         except TidalError as error:

@@ -20,6 +20,7 @@ from tidal.arlo.model import EncoderModel, TokenRow, open_model
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, sha256_file
 from tidal.requests import Array
+from tidal.tabi.equations import relevance_logits
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.arrays import write_arrays
 from tidal_builders.tabi.data import LevelOutputs
@@ -83,6 +84,7 @@ class LevelRunner:
         order: Index of each of the cascade's labels in its logits; None if the order is the same.
         work: Workspace that stores the answers.
         task: Task of the version's model that is the level; None: the model is the level.
+        reranks: Whether its only logit is that of a pair's relevance.
 
     Raises:
         InvalidArgument: The version has no valid manifest, or its model does not have the task.
@@ -96,7 +98,9 @@ class LevelRunner:
         work: Workspace,
         *,
         task: str | None = None,
+        reranks: bool = False,
     ) -> None:
+        self._reranks = reranks
         self.name = name
         self.key = answers_key(version_dir, task)
         self._level = _ModelRunner(version_dir) if task is None else TaskRunner(version_dir, task)
@@ -138,6 +142,8 @@ class LevelRunner:
             self._run_chunk(chunk)
         answers = [self._answers[key] for key in keys]
         logits = np.stack([answer.logits for answer in answers])
+        if self._reranks:
+            logits = relevance_logits(logits)
         return LevelOutputs(
             logits if self._order is None else logits[:, list(self._order)],
             tuple(answer.importance for answer in answers if answer.importance is not None)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tidal.errors import InvalidArgument
-from tidal.tabi.manifest import Candidate, Latency, Metric, ServingOverhead
+from tidal.tabi.manifest import Candidate, ExpectedLoss, Latency, Metric, ServingOverhead
 from tidal.tabi.pruning import kept_words, prune_text
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.tabi.calibration import calibrate
 from tidal_builders.tabi.data import (
+    CALIBRATION,
     REPORT,
     SELECTION,
     CollectedLevel,
@@ -160,6 +161,7 @@ class CombinationEvaluator:
         self._runner = CombinationRunner(
             data.texts, [levels[index] for index in order], lambda level, texts: rerun(order[level], texts)
         )
+        self._chains: dict[tuple[tuple[int, ...], float | None, int], LevelChain] = {}
 
     def can_prune(self, levels: tuple[int, ...]) -> bool:
         """Return whether all levels of a combination but the last give the importance of words."""
@@ -195,6 +197,19 @@ class CombinationEvaluator:
             added_ms=added_ms,
         )
 
+    def chain_of(self, levels: tuple[int, ...], pruning: float | None, part: int) -> LevelChain:
+        """Return a combination on a part of the data as a chain, made once; see `chain`."""
+        key = levels, pruning
+        if (*key, part) not in self._chains:
+            # The report part is run only for what is kept; the other two are always needed together.
+            parts = (REPORT,) if part == REPORT else (CALIBRATION, SELECTION)
+            rows = self.rows(*parts)
+            run = self.run(levels, pruning, rows)
+            for each in parts:
+                inside = np.flatnonzero(self._data.part[rows] == each)
+                self._chains[(*key, each)] = self.chain(levels, pruning, run.take(inside), rows[inside])
+        return self._chains[(*key, part)]
+
     def engine_latency(self, level: int) -> Latency:
         """Return the latency of a level's engine on the report part, without what serving adds."""
         times = np.sort(self._runner.alone(level).latency_ms[self.rows(REPORT)])
@@ -202,20 +217,23 @@ class CombinationEvaluator:
 
     def single(self, level: int) -> Configuration:
         """Return the configuration that consists of one level."""
-        rows, weights = self.rows(SELECTION), ((1.0,),)
-        chain = self.chain((level,), None, self.run((level,), None, rows), rows)
-        return Configuration(
-            (level,), None, None, None, None, weights, chain.expected(chain.reach(None, None), weights)
-        )
+        weights = ((1.0,),)
+        search, selection = (self.chain_of((level,), None, part) for part in (CALIBRATION, SELECTION))
+        expected = selection.expected(selection.reach(None, None), weights)
+        score = search.score(search.reach(None, None), weights)
+        return Configuration((level,), None, None, None, None, weights, expected, score)
 
-    def reported(self, configurations: Sequence[Configuration]) -> list[Candidate]:
+    def reported(
+        self, configurations: Sequence[Configuration], losses: Mapping[Configuration, ExpectedLoss]
+    ) -> list[Candidate]:
         """Evaluate configurations on the report part.
 
         Args:
             configurations: Configurations with the same levels and the same pruning.
+            losses: Losses of those that were compared with the most accurate level.
         """
-        levels, pruning, rows = configurations[0].levels, configurations[0].pruning, self.rows(REPORT)
-        chain = self.chain(levels, pruning, self.run(levels, pruning, rows), rows)
+        levels, pruning = configurations[0].levels, configurations[0].pruning
+        chain = self.chain_of(levels, pruning, REPORT)
         return [
             Candidate(
                 name=self._name(each),
@@ -226,6 +244,7 @@ class CombinationEvaluator:
                 weights=each.weights,
                 weighting=each.weighting,
                 selection=each.selection,
+                loss=losses.get(each),
                 reported=chain.expected(chain.reach(each.cutoff, each.slope), each.weights),
             )
             for each in configurations

@@ -7,11 +7,13 @@ from tidal.tabi.manifest import TabiManifest
 _OUTPUTS = {
     "classification": (("label", "TYPE_STRING", 1), ("probabilities", "TYPE_FP32", -1)),
     "regression": (("value", "TYPE_FP32", 1),),
+    "rerank": (("score", "TYPE_FP32", 1),),
 }
 _EVERY_OUTPUT = (
     ("level", "TYPE_INT32", 1),
     ("confidence", "TYPE_FP32", 1),
     ("degraded", "TYPE_BOOL", 1),
+    ("input_tokens", "TYPE_INT32", 1),
     ("pruned_text", "TYPE_STRING", 1),
 )
 

@@ -97,6 +97,28 @@ class LevelChain:
         """
         return score(self.metric, self._own[depth], self.truth, weights)
 
+    def score(self, reach: Floats, weights: Sequence[Weights], counts: Floats | None = None) -> float:
+        """Return the expected score.
+
+        Args:
+            reach: Probability that each query runs each level, from `reach`.
+            weights: Weights of the ensemble, one entry for each number of levels that have run.
+            counts: How often each query counts, [n]; None: all once.
+        """
+        answered = answering(reach) if counts is None else answering(reach) * counts
+        answers = np.concatenate([self.answers(each) for each in weights])
+        return score(self.metric, answers, np.tile(self.truth, self.depth), answered.ravel())
+
+    def right(self, reach: Floats, weights: Sequence[Weights]) -> Floats:
+        """Return the probability that each query of a classification is answered right, [n].
+
+        Args:
+            reach: Probability that each query runs each level, from `reach`.
+            weights: Weights of the ensemble, one entry for each number of levels that have run.
+        """
+        answers = np.stack([self.answers(each) for each in weights])
+        return np.asarray((answering(reach) * (answers == self.truth)).sum(axis=0), np.float64)
+
     def expected(self, reach: Floats, weights: Sequence[Weights]) -> Expected:
         """Return the expectation over the draws of score, latency, levels that answer, and pruned words.
 
@@ -105,12 +127,11 @@ class LevelChain:
             weights: Weights of the ensemble, one entry for each number of levels that have run.
         """
         answered = answering(reach)
-        answers = np.concatenate([self.answers(each) for each in weights])
         re_routed = reach[1:]
         total = float((re_routed * self._words).sum())
         returned = answered.mean(axis=1)
         return Expected(
-            score=score(self.metric, answers, np.tile(self.truth, self.depth), answered.ravel()),
+            score=self.score(reach, weights),
             latency=latency(self._sorted_ms, answered.ravel()[self._by_latency]),
             returned=tuple((returned / returned.sum()).tolist()),
             pruned=float((re_routed * self._removed).sum()) / total if total else 0.0,

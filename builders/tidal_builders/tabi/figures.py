@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidal.tabi.selection import least_score
+from tidal.tabi.selection import reference
 from tidal_builders.tabi.pareto import pareto_front
 from tidal_builders.tabi.search_report import SearchReport
 
@@ -47,7 +47,9 @@ def plot_candidates(report: SearchReport, path: Path) -> None:
         axes.plot(
             chosen.latency.mean, chosen.score, "o", markersize=14, fillstyle="none", color="black", label="chosen"
         )
-    least = least_score(report.candidates, report.target)
+    least = report.target.accuracy
+    if report.target.accuracy_loss is not None:
+        least = reference(report.candidates).reported.score - report.target.accuracy_loss
     if least is not None:
         axes.axhline(least, color="grey", linewidth=0.8, linestyle=":", label="target")
     if report.target.latency_ms is not None:

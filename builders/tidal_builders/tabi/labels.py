@@ -7,14 +7,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from tidal.errors import InvalidArgument
+from tidal.tabi.manifest import CascadeTask
 from tidal_builders.foreign.recognise import SINGLE_OUTPUT, require
 
 # Default names of classes in Hugging Face models.
 _NUMBERED = re.compile(r"LABEL_\d+")
 _MAX_SHOWN = 4
+# Labels of the data of a cascade of rerankers, which may also be 0 and 1.
+RELEVANCE = ("irrelevant", "relevant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +37,24 @@ class LabelAgreement:
     """The cascade's labels, and their order in each level's logits.
 
     Attributes:
-        task: Task of the cascade; a regression has one output and no labels.
+        task: Task of the cascade; a regression has one output and no labels, a reranker one output for `RELEVANCE`.
         labels: Labels in the cascade's order.
         orders: For each level the index of each label in its logits; None if that is the cascade's order.
     """
 
-    task: Literal["classification", "regression"]
+    task: CascadeTask
     labels: tuple[str, ...]
     orders: tuple[tuple[int, ...] | None, ...]
 
     def names_of(self, level: int) -> tuple[str, ...] | None:
-        """Return the labels in the order of a level's logits; None for a regression.
+        """Return the labels in the order of a level's logits; None for a regression and a reranker.
 
         Args:
             level: Index of the level in the spec.
         """
         order = self.orders[level]
+        if self.task == "rerank":
+            return None
         if order is None:
             return self.labels or None
         return tuple(self.labels[order.index(place)] for place in range(len(order)))
@@ -100,6 +104,29 @@ def classes_of(level: str, own: Sequence[str], labels: Sequence[str] | None) -> 
             f"level '{level}': field 'labels' has {len(labels)} names, but the model has {len(own)} classes"
         )
     return LevelClasses(level, tuple(labels or own))
+
+
+def agree_rerankers(levels: Sequence[LevelClasses], labels: Sequence[str] | None) -> LabelAgreement:
+    """Check that all levels are rerankers.
+
+    Args:
+        levels: Classes of the levels, in the order of the spec.
+        labels: Label names in the spec.
+
+    Raises:
+        InvalidArgument: A level has several outputs, or the spec names labels.
+    """
+    if labels is not None:
+        raise InvalidArgument(
+            f"field 'labels': a cascade of rerankers has no labels of its own, got {', '.join(labels)[:200]}; remove it"
+        )
+    for level in levels:
+        if len(level.names) != 1:
+            raise InvalidArgument(
+                f"level '{level.level}': a reranker has 1 output, got {len(level.names)}; remove 'task' for a cascade "
+                "of classifiers"
+            )
+    return LabelAgreement("rerank", RELEVANCE, (None,) * len(levels))
 
 
 def agree_labels(levels: Sequence[LevelClasses], labels: Sequence[str] | None) -> LabelAgreement:

@@ -84,7 +84,7 @@ def _search(
 ) -> CascadeSearch:
     data, regression = queries.data, plan.agreement.task == "regression"
     runners = [
-        LevelRunner(level.name, version.folder, order, work, task=level.task)
+        LevelRunner(level.name, version.folder, order, work, task=level.task, reranks=plan.agreement.task == "rerank")
         for level, version, order in zip(spec.levels, versions, plan.agreement.orders, strict=True)
     ]
     outputs = collect(runners, data.texts, lambda share: report("run the levels", share))
@@ -187,10 +187,9 @@ def search_report(
         for each in result.levels
     )
     warnings = search.warnings
-    if chosen is not None:
-        optimism = optimism_warning(
-            metric, result.tried + len(levels), search.rows["selection"], result.candidates[chosen]
-        )
+    # A bound that holds for all candidates together is not too optimistic.
+    if chosen is not None and target.accuracy_loss is None:
+        optimism = optimism_warning(metric, len(result.candidates), search.rows["selection"], result.candidates[chosen])
         warnings += () if optimism is None else (optimism,)
     return SearchReport(
         metric=metric,

@@ -17,7 +17,12 @@ SCORE_STEP = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A candidate before its evaluation on the report part; fields as in `Candidate`."""
+    """A candidate before its evaluation on the report part; fields as in `Candidate`.
+
+    Attributes:
+        search_score: Score on the calibration part, which it is kept or left out by: the selection part must be new to
+            those that are kept.
+    """
 
     levels: tuple[int, ...]
     pruning: float | None
@@ -26,10 +31,14 @@ class Configuration:
     weighting: Weighting | None
     weights: tuple[Weights, ...]
     selection: Expected
+    search_score: float
 
 
 def thin_out(configurations: Iterable[Configuration]) -> list[Configuration]:
     """Return the fronts of score against mean latency and against escalations, per combination and weighting.
+
+    Scores are those of the calibration part; latencies and escalations depend on no label, and are those of the
+    selection part.
 
     Of the configurations within one score step only the cheapest is kept; the one with the highest score always is.
 
@@ -66,7 +75,7 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[int]:
 
 
 def _mean_latency(configuration: Configuration) -> tuple[float, float]:
-    return configuration.selection.latency.mean, -configuration.selection.score
+    return configuration.selection.latency.mean, -configuration.search_score
 
 
 def _escalations(configuration: Configuration) -> tuple[float, ...]:
@@ -75,11 +84,11 @@ def _escalations(configuration: Configuration) -> tuple[float, ...]:
 
 def _front(group: Sequence[Configuration], cost: Callable[[Configuration], tuple[float, ...]]) -> list[Configuration]:
     """Return, from the highest score down, the configurations that cost less than all with a higher score."""
-    best = min(group, key=lambda each: (-each.selection.score, cost(each)))
+    best = min(group, key=lambda each: (-each.search_score, cost(each)))
     cheapest: dict[int, Configuration] = {}
     for each in group:
         # Rounded, so that a score of a whole number of steps counts as that number.
-        step = math.floor(each.selection.score / SCORE_STEP + 1e-6)
+        step = math.floor(each.search_score / SCORE_STEP + 1e-6)
         if step not in cheapest or cost(each) < cost(cheapest[step]):
             cheapest[step] = each
     front = [best]

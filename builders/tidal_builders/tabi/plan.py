@@ -14,9 +14,8 @@ from tidal.tabi.manifest import Metric, TabiManifest, load_tabi_manifest
 from tidal_builders.arlo.plan import ArloPlan, plan_arlo
 from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.fingerprint import changes, code_hash, fingerprint, source_folder
-from tidal_builders.foreign.recognise import SINGLE_OUTPUT
 from tidal_builders.planning import BuildPlan, library_ingredients, spec_ingredients
-from tidal_builders.tabi.labels import LabelAgreement, agree_labels, classes_of, read_classes
+from tidal_builders.tabi.labels import LabelAgreement, agree_labels, agree_rerankers, classes_of, read_classes
 from tidal_builders.tabi.spec import TabiSpec
 from tidal_builders.tabi.task_levels import TaskLevel, find_task
 
@@ -99,6 +98,11 @@ def plan_cascade(spec: TabiSpec, repository: Path, base: Path) -> CascadePlan:
     classes = []
     for level in spec.levels:
         if level.name in tasks:
+            if spec.task == "rerank":
+                raise InvalidArgument(
+                    f"level '{level.name}': got the task '{level.task}' of '{level.model}'; a cascade of rerankers "
+                    "accepts models of its own: give a folder or an id as 'model', without 'task'"
+                )
             classes.append(classes_of(level.name, tasks[level.name].info.labels, level.labels))
             continue
         try:
@@ -106,7 +110,7 @@ def plan_cascade(spec: TabiSpec, repository: Path, base: Path) -> CascadePlan:
         except InvalidArgument as error:
             raise InvalidArgument(f"level '{level.name}': {error}") from None
         classes.append(read_classes(level.name, folder, level.labels))
-    agreement = agree_labels(classes, spec.labels)
+    agreement = (agree_rerankers if spec.task == "rerank" else agree_labels)(classes, spec.labels)
     metric = _metric(spec, agreement)
     levels = tuple(
         tasks.get(level.name) or _level_plan(spec, place, agreement, repository, base)
@@ -134,9 +138,9 @@ def _metric(spec: TabiSpec, agreement: LabelAgreement) -> Metric:
     metric: Metric = spec.metric or ("pearson" if regression else "accuracy")
     if regression == (metric == "accuracy"):
         accepted = "pearson, spearman and r2" if regression else "accuracy"
-        raise InvalidArgument(f"field 'metric': a {agreement.task} has {accepted}, got {metric}")
+        raise InvalidArgument(f"field 'metric': a {agreement.task} cascade has {accepted}, got {metric}")
     if spec.tolerance is not None and not regression:
-        raise InvalidArgument("field 'tolerance': for regressions alone, and the levels are classifications")
+        raise InvalidArgument(f"field 'tolerance': for regressions alone, and this is a {agreement.task} cascade")
     return metric
 
 
@@ -150,11 +154,12 @@ def _level_plan(spec: TabiSpec, place: int, agreement: LabelAgreement, repositor
         revision=level.revision,
         labels=agreement.names_of(place),
         # Attention costs time, and nothing reads that of the largest.
+        task=agreement.task,
         outputs=("logits",) if last else ("logits", "attention_received"),
         **spec.runtimes_of(level).model_dump(exclude_unset=True),
     )
     try:
-        return LevelPlan(model, plan_arlo(model, repository, base, accepted=SINGLE_OUTPUT))
+        return LevelPlan(model, plan_arlo(model, repository, base))
     except InvalidArgument as error:
         raise InvalidArgument(f"level '{level.name}': {error}") from None
 
@@ -163,7 +168,7 @@ def _ingredients(
     spec: TabiSpec, data: Path, agreement: LabelAgreement, metric: Metric, levels: tuple[LevelPlan | TaskLevel, ...]
 ) -> dict[str, str]:
     """Everything that a cascade is made of, by name, as texts that change when it does."""
-    parts = spec_ingredients(spec, {"columns", "tolerance", "latencies", "parts"})
+    parts = spec_ingredients(spec, {"task", "columns", "tolerance", "latencies", "parts"})
     parts |= {
         "spec.labels": json.dumps(agreement.labels),
         "spec.metric": metric,

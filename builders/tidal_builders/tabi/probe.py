@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from tidal.manifest import MANIFEST_FILE
 from tidal.tabi.manifest import (
     Calibration,
     Candidate,
+    CascadeTask,
     Expected,
     Latency,
     Level,
@@ -33,6 +33,7 @@ _PRUNES_NOTHING = 1e-6
 _ALWAYS_REROUTED = 0.999
 _UNSURE = {
     "classification": Calibration(temperature=1e6),
+    "rerank": Calibration(temperature=1e6),
     "regression": Calibration(
         regression=RegressionCalibration(
             tolerance=1e-9, values=(0.0,), deviations=(1.0,), expected=(0.0, 1.0), observed=(0.0, 1.0)
@@ -91,7 +92,7 @@ def write_probe(
     levels: Sequence[LevelVersion],
     orders: Sequence[tuple[int, ...] | None],
     *,
-    task: Literal["classification", "regression"],
+    task: CascadeTask,
     labels: Sequence[str],
     pairs: bool,
 ) -> Probe:
@@ -141,7 +142,7 @@ def write_probe(
         files=file_records(version),
         task=task,
         pairs=pairs,
-        metric="accuracy" if task == "classification" else "pearson",
+        metric="pearson" if task == "regression" else "accuracy",
         labels=tuple(labels),
         data="",
         rows={},

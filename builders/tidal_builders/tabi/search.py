@@ -1,7 +1,8 @@
 """Search over the configurations of a cascade (Tabi §5).
 
-Temperatures and weights come from the calibration part, cut-offs and slopes from the selection part, the order of the
-levels and the pruning scales from both. The report part is used for the reported figures only.
+Temperatures, weights, and which cut-offs, slopes and pruning scales are kept come from the labels of the calibration
+part; those of the selection part only choose among the candidates that are kept. The order of the levels comes from
+both. The report part is used for the reported figures only.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tidal_builders.tabi.calibration import CalibratedLevel
 from tidal_builders.tabi.combinations import CombinationEvaluator
 from tidal_builders.tabi.data import CALIBRATION, REPORT, SELECTION, CollectedLevel, LabelledData, Rerun
 from tidal_builders.tabi.evaluate import LevelChain
+from tidal_builders.tabi.losses import compare_losses
 from tidal_builders.tabi.pareto import Configuration, thin_out
 from tidal_builders.tabi.weights import Tuner, Weighting, by_accuracy
 from tidal_builders.timing import Progress
@@ -103,19 +105,20 @@ def search(
         alone = [singles[level].selection for level in combination]
         evaluated: list[Configuration] = []
         for scale, found in _configurations(
-            evaluator, combination, least=float(np.mean([each.score for each in alone]))
+            evaluator, combination, least=float(np.mean([singles[level].search_score for level in combination]))
         ):
             evaluated += found
             progress(0.9 * (done + (scale + 1) / (len(SCALES) + 1)) / len(combinations))
         fast = [each for each in evaluated if fast_enough(each.selection, alone)]
         tried, too_slow = tried + len(evaluated), too_slow + len(evaluated) - len(fast)
         kept += thin_out(fast)
+    losses = compare_losses(evaluator, kept)
     groups: dict[tuple[tuple[int, ...], float | None], list[Configuration]] = {}
     for each in kept:
         groups.setdefault((each.levels, each.pruning), []).append(each)
     candidates: list[Candidate] = []
     for done, group in enumerate(groups.values()):
-        candidates += evaluator.reported(group)
+        candidates += evaluator.reported(group, losses)
         progress(0.9 + 0.1 * (done + 1) / len(groups))
     candidates.sort(key=lambda each: each.selection.latency.mean)
     alone_reported = {each.levels[0]: each.reported.score for each in candidates if len(each.levels) == 1}
@@ -148,19 +151,14 @@ def _configurations(
     evaluator: CombinationEvaluator, levels: tuple[int, ...], least: float
 ) -> Iterator[tuple[int, list[Configuration]]]:
     """Evaluate a combination at each pruning scale, without pruning first, until the last level's score suffers."""
-    rows = evaluator.rows(CALIBRATION, SELECTION)
-    parts = [
-        (np.flatnonzero(np.isin(rows, evaluator.rows(part))), evaluator.rows(part)) for part in (CALIBRATION, SELECTION)
-    ]
     whole = None
     for number, scale in enumerate((None, *(SCALES if evaluator.can_prune(levels) else ()))):
-        run = evaluator.run(levels, scale, rows)
-        score = evaluator.chain(levels, scale, run, rows).alone(len(levels) - 1)
+        calibration, selection = (evaluator.chain_of(levels, scale, part) for part in (CALIBRATION, SELECTION))
+        score = calibration.alone(len(levels) - 1)
         whole = score if whole is None else whole
         # Rounded, so that exactly 2 points are not more than that.
         if round(whole - score - MAX_PRUNING_LOSS, 9) > 0:
             break
-        calibration, selection = (evaluator.chain(levels, scale, run.take(inside), part) for inside, part in parts)
         yield number, list(dispatchers(levels, scale, calibration, selection, least))
 
 
@@ -172,9 +170,9 @@ def dispatchers(
     Args:
         levels: Positions of the combination's levels.
         pruning: Scale α with which both chains were pruned; None: not pruned.
-        calibration: Chain on the queries that weights come from.
-        selection: Chain on the queries that cut-offs come from.
-        least: Minimum score: below it no smaller cut-off is tried. The mean of the levels' own scores.
+        calibration: Chain on the queries that weights and cut-offs come from.
+        selection: Chain on the queries that the choice is made with.
+        least: Minimum score on the calibration part: below it no smaller cut-off is tried. The mean of the levels' own.
     """
     tuner = Tuner(calibration)
     for slope, weighting in itertools.product(SLOPES, WEIGHTINGS):
@@ -183,8 +181,9 @@ def dispatchers(
             weights = by_accuracy(calibration, reach)
             if weighting == "tuned":
                 weights = tuner.tune(reach, near=weights)
-            expected = selection.expected(selection.reach(cutoff, slope), weights)
+            score = calibration.score(reach, weights)
             # Rounded, so that a sum of probabilities that should equal it does.
-            if round(least - expected.score, 9) > 0:
+            if round(least - score, 9) > 0:
                 break
-            yield Configuration(levels, pruning, cutoff, slope, weighting, weights, expected)
+            expected = selection.expected(selection.reach(cutoff, slope), weights)
+            yield Configuration(levels, pruning, cutoff, slope, weighting, weights, expected, score)

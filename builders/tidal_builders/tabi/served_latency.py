@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from tidal.server.endpoints import choose_endpoints
 from tidal.server.installation import find_installation
 from tidal.server.launch import Launch
 from tidal.server.process import ServerProcess
+from tidal.tabi.manifest import CascadeTask
 from tidal_builders.tabi.data import Indices
 from tidal_builders.tabi.overhead import ServedTimes
 from tidal_builders.tabi.probe import Probe, write_probe
@@ -66,7 +66,7 @@ def measure_serving(
     texts: Sequence[tuple[str, ...]],
     rows: Indices,
     *,
-    task: Literal["classification", "regression"],
+    task: CascadeTask,
     labels: Sequence[str],
     progress: Progress,
 ) -> ServedTimes:

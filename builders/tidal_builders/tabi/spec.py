@@ -91,6 +91,11 @@ class TabiSpec(ModelSpec):
     has_target: ClassVar[bool] = True
 
     kind: Literal["tabi"]
+    task: Literal["auto", "rerank"] = Field(
+        "auto",
+        description="what the cascade answers with; rerank: the probability that the second text of a pair is relevant "
+        "to the first, from rerankers and data that is labelled 0 or 1; auto: labels, or the values of regressions",
+    )
     levels: tuple[LevelSpec, ...] = Field(
         min_length=2,
         description="classifiers from the smallest to the largest; all but the last output the attention that word "
@@ -107,7 +112,9 @@ class TabiSpec(ModelSpec):
         description="label names in the order of the cascade's probabilities; they also name the labels of models that "
         "only number them (LABEL_0 …); default: those of the first level",
     )
-    target: Target = Field(description="target to meet on the selection part: exactly one of the four")
+    target: Target = Field(
+        Target(accuracy_loss=0.01), description="target to meet on the selection part: exactly one of the four"
+    )
     metric: Metric | None = Field(
         None,
         description="metric of the scores: accuracy; for regressions pearson (default), spearman or r2",

@@ -5,29 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from rich.table import Table
 
 from tidal.tabi.manifest import Candidate, ServingOverhead, TemperatureChoice
-from tidal.tabi.selection import escalation_rate, least_score
+from tidal.tabi.selection import escalation_rate, meeting, provable_losses, queries_for
+from tidal_builders.tabi.pareto import pareto_front
 from tidal_builders.tabi.search_report import SearchReport
 
 # Maximum number of candidates of the Pareto front in a table.
 _MAX_SHOWN = 7
-
-
-def pareto_front(candidates: Sequence[Candidate]) -> list[int]:
-    """Indices of the candidates that no other beats on the selection part in both score and mean latency."""
-    by_latency = sorted(
-        range(len(candidates)),
-        key=lambda index: (candidates[index].selection.latency.mean, -candidates[index].selection.score),
-    )
-    best = float("-inf")
-    found: list[int] = []
-    for index in by_latency:
-        if candidates[index].selection.score > best:
-            best = candidates[index].selection.score
-            found.append(index)
-    return found
+# Losses in a remark: how many that are supported, and those that a number of queries is given for.
+_MAX_LOSSES = 4
+_USUAL_LOSSES = (0.005, 0.01, 0.02)
 
 
 def level_table(report: SearchReport) -> Table:
@@ -95,6 +85,9 @@ def remarks(report: SearchReport) -> Iterator[str]:
         yield _possible_targets(report)
     elif len(report.levels) > 1 and len(report.candidates[report.chosen].levels) == 1:
         yield _single(report, report.candidates[report.chosen])
+    loss = _losses(report.candidates)
+    if loss:
+        yield loss
     yield from (f"warning: {warning}" for warning in report.warnings)
 
 
@@ -128,8 +121,9 @@ def _single(report: SearchReport, chosen: Candidate) -> str:
     """Return the remark for a choice of one level alone."""
     names = [level.name for level in report.levels]
     others = [name for place, name in enumerate(names) if place != chosen.levels[0]]
+    found = (report.candidates[index] for index in meeting(report.candidates, report.target))
     fastest = min(
-        (each for each in report.candidates if len(each.levels) > 1 and _meets(report, each)),
+        (each for each in found if len(each.levels) > 1),
         key=lambda each: each.selection.latency.mean,
         default=None,
     )
@@ -145,14 +139,27 @@ def _single(report: SearchReport, chosen: Candidate) -> str:
     )
 
 
-def _meets(report: SearchReport, candidate: Candidate) -> bool:
-    target, figures = report.target, candidate.selection
-    least = least_score(report.candidates, target)
-    if least is not None:
-        return figures.score >= least
-    if target.latency_ms is not None:
-        return figures.latency.mean <= target.latency_ms
-    return target.escalation_rate is not None and escalation_rate(figures) <= target.escalation_rate
+def _losses(candidates: Sequence[Candidate]) -> str:
+    """Return which accuracy losses the data supports, and how much of it the usual ones need."""
+    supported: dict[float, int] = {}
+    for index, loss in provable_losses(candidates):
+        if loss < 1:
+            supported[loss] = index  # the last one is the fastest
+    if not supported:
+        return ""
+    places = np.unique(np.linspace(0, len(supported) - 1, _MAX_LOSSES).round().astype(int))
+    some = [list(supported.items())[place] for place in places]
+    shown = ", ".join(f"{_ceiling(loss)} at {candidates[index].selection.latency.mean:.2f} ms" for loss, index in some)
+    needed = [(loss, queries_for(candidates, loss)) for loss in _USUAL_LOSSES]
+    rows = ", ".join(
+        f"{loss:g} {'no number of them' if math.isinf(queries) else f'about {math.ceil(queries)}'}"
+        for loss, queries in needed
+    )
+    compared = next(each.loss for each in candidates if each.loss is not None)
+    return (
+        f"accuracy_loss that the {compared.queries} queries of the selection part support with 95 % confidence: "
+        f"{shown}; queries that a first candidate needs there: for {rows}"
+    )
 
 
 def _possible_targets(report: SearchReport) -> str:

@@ -99,6 +99,10 @@ def find_task(level: LevelSpec, repository: Path) -> TaskLevel:
             raise InvalidArgument(f"model '{level.model}' is of kind {base.kind}; a level with a task needs kind pets")
         info = task_info(folder, level.task)
         check_base(info, base.base)
+        if info.head != "classification":
+            raise InvalidArgument(
+                f"task '{level.task}' of model '{level.model}' is for {info.head}; a level needs one for classification"
+            )
         _check_outputs(folder.parent, base)
     except InvalidArgument as error:
         raise InvalidArgument(f"level '{level.name}': {error}") from None
@@ -170,10 +174,8 @@ class TaskRunner:
         types = query.type_ids[None].astype(np.int32) if self._manifest.tokenizer.type_ids else None
         outputs: dict[str, Array] = {}
         begin = time.perf_counter()
-        if self.attention:
-            found = engine.attended([task], ids, lengths, types)
-            pooled, outputs[ATTENTION_RECEIVED] = found.pooled, found.received
-        else:
-            pooled = engine.pooled([task], ids, lengths, types)
-        outputs["logits"] = np.asarray(pooled @ task.head.weight.T + task.head.bias, np.float32)
+        found = engine.run([task], ids, lengths, types, attention=self.attention)
+        if found.received is not None:
+            outputs[ATTENTION_RECEIVED] = found.received
+        outputs["logits"] = np.asarray(found.pooled @ task.head.weight.T + task.head.bias, np.float32)
         return outputs, time.perf_counter() - begin
