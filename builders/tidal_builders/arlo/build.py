@@ -1,4 +1,4 @@
-"""Builds and publishes a text classifier: export, compile, verify, profile, publish."""
+"""Builds and publishes an encoder: export, compile, verify, profile, publish."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tidal_builders.arlo.report import ArloReport, ArloReportRow, report_of, row
 from tidal_builders.arlo.runtimes import restore_runtime_models
 from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.arlo.stages import ArloStages
-from tidal_builders.foreign.recognise import SINGLE_LABEL, Task
 from tidal_builders.publishing import write_config_once
 from tidal_builders.runner import BuildOptions, BuildRun, Recipe, run_build
 
@@ -27,24 +26,22 @@ def build_arlo(
     *,
     serve_versions: int = 1,
     needed: Collection[int] = (),
-    accepted: Collection[Task] = SINGLE_LABEL,
     **options: Unpack[BuildOptions],
 ) -> ArloReport:
-    """Build a text classifier into a repository, unless its newest version is current.
+    """Build an encoder into a repository, unless its newest version is current.
 
     See `run_build` for the other arguments, result and errors.
 
     Args:
-        spec: Spec of the classifier.
+        spec: Spec of the model.
         repository: Model repository; it is created if it does not exist.
         serve_versions: Number of the newest versions that a new config.pbtxt serves at the same time; ignored for a
             partitioned model, whose runtimes serve one.
         needed: Older versions that must stay, besides those that always do.
-        accepted: Tasks of the source model that can be served; a level of a cascade may be a regression.
         **options: See `BuildOptions`.
     """
     recipe = Recipe(
-        plan=partial(plan_arlo, accepted=accepted),
+        plan=plan_arlo,
         current=partial(_current, serve_versions),
         build=partial(_build, serve_versions, needed),
     )
@@ -76,8 +73,8 @@ def _build(serve_versions: int, needed: Collection[int], run: BuildRun[ArloSpec,
             reasons=verified.misses,
             engine=spec.engine,
             precision=precision.chosen,
-            form=stages.form.form,
-            lengths=stages.lengths.lengths,
+            form=stages.ladder.form,
+            lengths=stages.ladder.lengths,
             verification=verified.verification,
             trials=stages.trials,
             rows=tuple(
@@ -94,4 +91,4 @@ def _config(serve_versions: int, spec: ArloSpec, manifest: ArloManifest) -> str:
     served = serve_versions if manifest.placement == "polymorphic" else 1
     if manifest.placement == "partitioned":
         slo_ms = spec.slo_ms or round(SLO_LATENCIES * manifest.profile.latency_ms(manifest.max_length), 3)
-    return config_pbtxt(spec, slo_ms, served, classes=len(manifest.labels) > 1)
+    return config_pbtxt(spec, manifest, slo_ms, served)

@@ -10,21 +10,24 @@ from typing import Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel
 
-from tidal.arlo.manifest import Placement, Trial
-from tidal.engines import Engine
+from tidal.arlo.manifest import Form, Placement, Trial
+from tidal.engines import Engine, engine_entry
+from tidal_builders.arlo.ladder import Ladder
+from tidal_builders.arlo.length_distribution import LengthDistribution
 from tidal_builders.arlo.opened import Compiled, Opened, open_form
 from tidal_builders.arlo.reference import Facts
+from tidal_builders.arlo.runtime_lengths import MAX_RUNTIMES, optimal_lengths, static_part
 from tidal_builders.arlo.spec import ArloSpec
-from tidal_builders.arlo.staircase import find_steps
 from tidal_builders.arlo.workers import Workers
 from tidal_builders.samples import Batch, synthetic
 from tidal_builders.timing import Call, Progress, measure
 
-Form = Literal["static", "dynamic"]
 Name = TypeVar("Name", bound=str)
 
 # Number of lengths at which alternatives are compared.
 _COMPARED = 12
+# Maximum number of lengths that are compared where each needs a plan of its own.
+_PLANNED = 16
 # An alternative that costs memory or precision is chosen only if it is faster by this share.
 MIN_GAIN = 0.03
 _TOKEN = 1
@@ -44,64 +47,110 @@ class Curve(BaseModel):
     dynamic_ms: tuple[float, ...]
 
 
-class Lengths(BaseModel):
-    """The runtimes' lengths.
+class Ladders(BaseModel):
+    """Lengths that runtimes may have.
 
     Attributes:
-        lengths: Lengths in tokens, ascending.
-        curve: Latency curve that they were chosen by; None if the spec names them.
+        candidates: Ladders to compare, one per form, the one with the fewest engines first.
+        curve: Latency curve that they were chosen by; None if the spec names the lengths.
     """
 
-    lengths: tuple[int, ...]
+    candidates: tuple[Ladder, ...]
     curve: Curve | None
 
 
-class FormChoice(BaseModel):
-    """The chosen form.
+class LadderChoice(BaseModel):
+    """The chosen lengths and form.
 
     Attributes:
-        form: `static` or `dynamic`.
+        ladder: Lengths of the runtimes, and which are static.
         trials: Forms that were compared; empty if the spec names the form.
     """
 
-    form: Form
+    ladder: Ladder
     trials: tuple[Trial, ...]
 
 
-def mean_latencies(candidates: Mapping[Name, Opened], facts: Facts, progress: Progress) -> dict[Name, float]:
-    """Mean latency of a single query over many lengths.
+def mean_latencies(
+    candidates: Mapping[Name, Opened], facts: Facts, distribution: LengthDistribution, progress: Progress
+) -> dict[Name, float]:
+    """Mean latency of a single query over the lengths that come.
 
-    One length is drawn from each twelfth of the range: at the lengths of the runtimes themselves, static shapes would
-    look better than they are.
+    One length is drawn from each twelfth of the distribution: at the lengths of the runtimes themselves, static shapes
+    would look better than they are.
 
     Args:
         candidates: Opened engines by name.
         facts: Properties of the source model.
+        distribution: Distribution of the lengths.
         progress: Called with the completed share, 0 to 1.
 
     Returns:
         Mean of the median latencies in milliseconds by name.
     """
-    spread = (np.arange(_COMPARED) + np.random.default_rng(0).random(_COMPARED)) / _COMPARED
-    lengths = np.ceil(spread * facts.max_length).astype(int)
+    lengths = distribution.spread(_COMPARED)
     calls: dict[tuple[Name, int], Call] = {}
     for name, opened in candidates.items():
-        for length in lengths.tolist():
+        for length in lengths:
             batch = synthetic(facts.input_names, 1, opened.padded_length(length), _TOKEN)
             calls[name, length] = _call(opened, batch)
     timings = measure(calls, pause_s=0.02, budget_s=30, progress=progress)
-    return {
-        name: float(np.mean([timing.median_ms for (owner, _), timing in timings.items() if owner == name]))
-        for name in candidates
-    }
+    return {name: float(np.mean([timings[name, length].median_ms for length in lengths])) for name in candidates}
 
 
-def choose_lengths(compiled: Compiled, facts: Facts, spec: ArloSpec, workers: Workers, progress: Progress) -> Lengths:
-    """The spec's lengths, or the ends of the steps of the measured latency staircase (Arlo, Section 3.3)."""
+def candidate_ladders(
+    compiled: Compiled,
+    facts: Facts,
+    distribution: LengthDistribution,
+    spec: ArloSpec,
+    workers: Workers,
+    progress: Progress,
+) -> Ladders:
+    """The ladders of each form that the spec allows: with its lengths, or those with the least mean latency.
+
+    The mean is over the lengths that come; see `optimal_lengths` (Arlo, Section 3.3) and `static_part`.
+    """
+    form: Form | Literal["auto"] = "static" if spec.placement == "partitioned" else spec.form
     if spec.lengths != "auto":
-        return Lengths(lengths=spec.lengths, curve=None)
-    step = 8 * -(-facts.max_length // 512)
-    grid = [*range(step, facts.max_length, step), facts.max_length]
+        uptos = {"dynamic": (0,), "static": (spec.lengths[-1],), "auto": (0, spec.lengths[-1])}[form]
+        return Ladders(candidates=tuple(Ladder(lengths=spec.lengths, static_upto=upto) for upto in uptos), curve=None)
+    curve = _measure_curve(compiled, facts, distribution, spec, workers, progress)
+    grid, shares = curve.lengths, distribution.within(curve.lengths).tolist()
+    found = []
+    if form != "static":
+        found.append(Ladder(lengths=tuple(optimal_lengths(grid, curve.dynamic_ms, shares)), static_upto=0))
+    if curve.static_ms is not None and form != "dynamic":
+        if form == "auto":
+            found += _mixed(curve, shares)
+        static = optimal_lengths(grid, curve.static_ms, shares)
+        found.append(Ladder(lengths=tuple(static), static_upto=static[-1]))
+    return Ladders(candidates=tuple(found), curve=curve)
+
+
+def _mixed(curve: Curve, shares: Sequence[float]) -> list[Ladder]:
+    """The ladder of static runtimes for short inputs and a dynamic one for longer ones, if both gain."""
+    assert curve.static_ms is not None
+    grid = curve.lengths
+    static = static_part(grid, curve.static_ms, curve.dynamic_ms, shares)
+    rest = grid.index(static[-1]) + 1 if static else len(grid)
+    if rest == len(grid):
+        return []
+    most = max(1, MAX_RUNTIMES - len(static))
+    longer = optimal_lengths(grid[rest:], curve.dynamic_ms[rest:], shares[rest:], most)
+    return [Ladder(lengths=(*static, *longer), static_upto=static[-1])]
+
+
+def _measure_curve(
+    compiled: Compiled,
+    facts: Facts,
+    distribution: LengthDistribution,
+    spec: ArloSpec,
+    workers: Workers,
+    progress: Progress,
+) -> Curve:
+    # A plan takes up to minutes to build.
+    most = _PLANNED if engine_entry(spec.engine).uses_plans and spec.form != "dynamic" else None
+    grid = distribution.grid(8 * -(-facts.max_length // 512), most)
     share = 1.0 if spec.form == "dynamic" else 0.3
     ((engine, *_),) = compiled.open([(1, facts.max_length)], workers)
     dynamic_ms = _curve(lambda _: engine, facts, grid, lambda done: progress(share * done))
@@ -114,24 +163,25 @@ def choose_lengths(compiled: Compiled, facts: Facts, spec: ArloSpec, workers: Wo
             grid,
             lambda done: progress(share + (1 - share) * done),
         )
-    curve = Curve(lengths=tuple(grid), static_ms=static_ms, dynamic_ms=dynamic_ms)
-    return Lengths(lengths=tuple(find_steps(grid, static_ms or dynamic_ms)), curve=curve)
+    return Curve(lengths=tuple(grid), static_ms=static_ms, dynamic_ms=dynamic_ms)
 
 
-def choose_form(
-    compiled: Compiled, facts: Facts, lengths: Sequence[int], spec: ArloSpec, workers: Workers, progress: Progress
-) -> FormChoice:
-    """The form that the spec names, or the faster one."""
-    if spec.placement == "partitioned":
-        return FormChoice(form="static", trials=())
-    if spec.form != "auto":
-        return FormChoice(form=spec.form, trials=())
-    forms: dict[Form, Opened] = {
-        "dynamic": open_form(compiled, lengths, dynamic=True, workers=workers),
-        "static": open_form(compiled, lengths, dynamic=False, workers=workers),
-    }
-    means = mean_latencies(forms, facts, progress)
-    chosen: Form = "static" if means["static"] < (1 - MIN_GAIN) * means["dynamic"] else "dynamic"
+def choose_ladder(
+    compiled: Compiled,
+    facts: Facts,
+    candidates: Sequence[Ladder],
+    distribution: LengthDistribution,
+    workers: Workers,
+    progress: Progress,
+) -> LadderChoice:
+    """The first of the candidates within `MIN_GAIN` of the fastest."""
+    if len(candidates) == 1:
+        return LadderChoice(ladder=candidates[0], trials=())
+    forms = {each.form: each for each in candidates}
+    opened = {form: open_form(compiled, each, workers) for form, each in forms.items()}
+    means = mean_latencies(opened, facts, distribution, progress)
+    fastest = min(means.values())
+    chosen = next(form for form in forms if means[form] * (1 - MIN_GAIN) <= fastest)
     trials = tuple(
         Trial(
             precision=compiled.precision,
@@ -143,7 +193,7 @@ def choose_form(
         )
         for form in forms
     )
-    return FormChoice(form=chosen, trials=trials)
+    return LadderChoice(ladder=forms[chosen], trials=trials)
 
 
 def choose_placement(spec: ArloSpec, form: Form, devices: int) -> Placement:

@@ -1,55 +1,60 @@
-"""Writes the `config.pbtxt` of a text classifier, and of a partitioned model's runtimes.
+"""Writes the `config.pbtxt` of an encoder, and of a partitioned model's runtimes.
 
-The classifier's is written once and may be edited by the operator. Those of runtimes are generated for every version.
+The encoder's is written once and may be edited by the operator. Those of runtimes are generated for every version.
 """
 
 from __future__ import annotations
 
+import json
+
+from tidal.arlo.manifest import ArloManifest
+from tidal.encoder_tasks import TaskOutput, task_entry
 from tidal.engine_model.manifest import EngineManifest
 from tidal_builders.arlo.spec import ArloSpec
 
-_INPUTS = """\
-input [
-  { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] optional: true },
-  { name: "text_pair" data_type: TYPE_STRING dims: [ 1 ] optional: true },
-  { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] optional: true allow_ragged_batch: true },
-  { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] optional: true allow_ragged_batch: true },
-  { name: "token_type_ids" data_type: TYPE_INT64 dims: [ -1 ] optional: true allow_ragged_batch: true }
-]
-"""
-
-_LOGITS = '  { name: "logits" data_type: TYPE_FP32 dims: [ -1 ] }'
-# A regression, which is used as a level of a cascade, has neither.
-_CLASS_OUTPUTS = """\
-  { name: "probabilities" data_type: TYPE_FP32 dims: [ -1 ] },
-  { name: "label" data_type: TYPE_STRING dims: [ 1 ] }"""
-_MAX_LENGTH = '  { name: "max_length" data_type: TYPE_INT32 dims: [ 1 ] }'
+_TEXT = '  {{ name: "{name}" data_type: TYPE_STRING dims: [ 1 ] optional: true }}'
+_IDS = '  {{ name: "{name}" data_type: TYPE_INT64 dims: [ -1 ] optional: true allow_ragged_batch: true }}'
+_FACTS = (
+    TaskOutput("max_length", "TYPE_INT32", (1,), "maximum length of the runtime that ran the query"),
+    TaskOutput("input_tokens", "TYPE_INT32", (1,), "length of the query in tokens"),
+)
 
 
-def config_pbtxt(spec: ArloSpec, slo_ms: float | None, versions: int = 1, *, classes: bool = True) -> str:
-    """The complete text for a classifier.
+def config_pbtxt(spec: ArloSpec, manifest: ArloManifest, slo_ms: float | None, versions: int = 1) -> str:
+    """The complete text for an encoder.
 
     Rows of a request are separate queries, so `max_batch_size` limits rows, not batches. `dynamic_batching` is empty:
     the backend has its own queue and batches, and Triton's queue policies stall.
 
     Args:
-        spec: Spec of the classifier.
+        spec: Spec of the model.
+        manifest: Manifest of the version.
         slo_ms: Latency objective of a partitioned model in milliseconds, else None.
         versions: Number of the newest versions to serve.
-        classes: Whether the model has labels and probabilities; a regression has none.
     """
-    outputs = ",\n".join([_LOGITS, *([_CLASS_OUTPUTS] if classes else []), _MAX_LENGTH])
-    if "attention_received" in spec.outputs:
-        outputs += ',\n  { name: "attention_received" data_type: TYPE_FP32 dims: [ -1 ] }'
+    entry = task_entry(manifest.task)
+    texts = ["text_input"] if entry.pairs == "refused" else ["text_input", "text_pair"]
+    inputs = [_TEXT.format(name=name) for name in texts]
+    inputs += [_IDS.format(name=name) for name in ("input_ids", "attention_mask", "token_type_ids")]
+    extra = (TaskOutput(each.name, "TYPE_FP32", (-1,), "") for each in manifest.extra_outputs)
+    outputs = ",\n".join(map(_tensor, [*entry.outputs, *_FACTS, *extra]))
     policy = f"version_policy {{ latest {{ num_versions: {versions} }} }}\n" if versions > 1 else ""
-    values = {"truncate": "true"} if spec.truncate else {}
+    values = {"task": manifest.task}
+    if manifest.settings:
+        values["task_settings"] = json.dumps(manifest.settings)
+    if spec.truncate:
+        values["truncate"] = "true" if spec.truncate is True else spec.truncate
+    if spec.stride is not None:
+        values["stride"] = str(spec.stride)
     if slo_ms is not None:
         values["slo_ms"] = f"{slo_ms:.10g}"
     parameters = "".join(
-        f'parameters {{ key: "{name}" value: {{ string_value: "{value}" }} }}\n' for name, value in values.items()
+        f'parameters {{ key: "{name}" value: {{ string_value: {_quoted(value)} }} }}\n'
+        for name, value in values.items()
     )
+    joined = ",\n".join(inputs)
     return (
-        f'name: "{spec.name}"\nbackend: "arlo"\nmax_batch_size: 64\n{_INPUTS}output [\n{outputs}\n]\n'
+        f'name: "{spec.name}"\nbackend: "arlo"\nmax_batch_size: 64\ninput [\n{joined}\n]\noutput [\n{outputs}\n]\n'
         f"dynamic_batching {{ }}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]\n{policy}{parameters}"
     )
 
@@ -67,11 +72,15 @@ def runtime_config_pbtxt(manifest: EngineManifest, *, version: int, instances: i
     """
     runtime = manifest.runtime
     dims = -1 if runtime.dynamic else runtime.max_length
-    names = ("logits", *(output.name for output in manifest.extra_outputs))
+    main = manifest.main_output
+    given = [
+        TaskOutput(main.name, "TYPE_FP32", (-1, -1) if main.per_token else (-1,), ""),
+        *(TaskOutput(each.name, "TYPE_FP32", (-1,), "") for each in manifest.extra_outputs),
+    ]
     inputs = ",\n".join(
         f'  {{ name: "{each.name}" data_type: TYPE_INT64 dims: [ {dims} ] }}' for each in manifest.inputs
     )
-    outputs = ",\n".join(f'  {{ name: "{name}" data_type: TYPE_FP32 dims: [ -1 ] }}' for name in names)
+    outputs = ",\n".join(map(_tensor, given))
     return (
         f"# Generated by `tidal build` with {manifest.front}; changes are overwritten.\n"
         f'name: "{manifest.name}"\nbackend: "engine"\nmax_batch_size: {runtime.max_batch}\n'
@@ -79,3 +88,14 @@ def runtime_config_pbtxt(manifest: EngineManifest, *, version: int, instances: i
         f"instance_group [ {{ count: {instances} kind: KIND_CPU }} ]\n"
         f"version_policy {{ specific {{ versions: [ {version} ] }} }}\n"
     )
+
+
+def _tensor(output: TaskOutput) -> str:
+    dims = ", ".join(map(str, output.dims))
+    return f'  {{ name: "{output.name}" data_type: {output.data_type} dims: [ {dims} ] }}'
+
+
+def _quoted(value: str) -> str:
+    """A text of ASCII characters as protobuf's text format writes it."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -13,9 +13,7 @@ from tidal.engines.plan_profiles import profiles_for
 PLAN_FILE = "model.plan"
 
 
-def native_config_pbtxt(
-    manifest: EngineManifest, *, version: int, gpus: Sequence[int], profile: int, classes: int
-) -> str:
+def native_config_pbtxt(manifest: EngineManifest, *, version: int, gpus: Sequence[int], profile: int) -> str:
     """The complete text for the model of one runtime, which is generated for every version.
 
     An instance runs one query at a time on the profile that is static in every dimension (Arlo's runtimes use one
@@ -26,13 +24,14 @@ def native_config_pbtxt(
         version: Version to serve.
         gpus: GPU of each instance, as a CUDA device number among the visible ones.
         profile: Number of the plan's optimisation profile for one query of this length.
-        classes: Number of labels.
     """
     length = manifest.runtime.max_length
     inputs = ",\n".join(
         f'  {{ name: "{each.name}" data_type: TYPE_INT64 dims: [ {length} ] }}' for each in manifest.inputs
     )
-    sizes = {"logits": classes} | {each.name: length if each.per_token else -1 for each in manifest.extra_outputs}
+    main, width = manifest.main_output, manifest.main_output.width or -1
+    sizes = {main.name: f"{length}, {width}" if main.per_token else str(width)}
+    sizes |= {each.name: str(length if each.per_token else -1) for each in manifest.extra_outputs}
     outputs = ",\n".join(
         f'  {{ name: "{name}" data_type: TYPE_FP32 dims: [ {size} ] }}' for name, size in sizes.items()
     )

@@ -12,11 +12,9 @@ import numpy.typing as npt
 
 from tidal.device import DeviceKind
 from tidal.engines import Artifact, Engine, EngineKind, PlanOptions, Precision, open_engines, specialise_engine
+from tidal_builders.arlo.ladder import Bound, Ladder
 from tidal_builders.arlo.workers import Workers
 from tidal_builders.samples import Batch
-
-# A fixed length, or the inclusive bounds of a dynamic one.
-Bound = int | tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +71,17 @@ class Opened:
     """Opened runtimes.
 
     Attributes:
-        lengths: Lengths of the runtimes in tokens, ascending.
-        dynamic: Whether one dynamic runtime serves all lengths.
-        engines: Engines by runtime and worker.
+        ladder: Lengths of the runtimes, and which are static.
+        engines: Engines by runtime and worker: those of the static lengths, then one for all longer queries.
     """
 
-    lengths: tuple[int, ...]
-    dynamic: bool
+    ladder: Ladder
     engines: tuple[tuple[Engine, ...], ...]
 
     def padded_length(self, length: int) -> int:
         """The length to which a query of `length` tokens is padded."""
-        return length if self.dynamic else self.lengths[bisect.bisect_left(self.lengths, length)]
+        lengths = self.ladder.static
+        return lengths[bisect.bisect_left(lengths, length)] if length <= self.ladder.static_upto else length
 
     def run(self, batch: Batch, worker: int = 0) -> dict[str, npt.NDArray[Any]]:
         """Run a batch that is padded to a length of `padded_length`.
@@ -96,22 +93,16 @@ class Opened:
         Returns:
             Outputs by name, with one row per query.
         """
-        runtime = 0 if self.dynamic else bisect.bisect_left(self.lengths, batch["input_ids"].shape[1])
-        return self.engines[runtime][worker].run(batch)
+        # Longer than all static lengths: the last engine.
+        return self.engines[bisect.bisect_left(self.ladder.static, batch["input_ids"].shape[1])][worker].run(batch)
 
 
-def bounds_of(lengths: Sequence[int], *, dynamic: bool) -> list[Bound]:
-    """The bounds that a form opens engines for: all lengths together, or each length."""
-    return [(1, lengths[-1])] if dynamic else list(lengths)
-
-
-def open_form(compiled: Compiled, lengths: Sequence[int], *, dynamic: bool, workers: Workers) -> Opened:
-    """Open a form.
+def open_form(compiled: Compiled, ladder: Ladder, workers: Workers) -> Opened:
+    """Open the engines of all runtimes.
 
     Args:
         compiled: The compiled model.
-        lengths: Lengths of the runtimes in tokens, ascending.
-        dynamic: Whether one engine serves all lengths, instead of one per length.
+        ladder: Lengths of the runtimes, and which are static.
         workers: Number of engines per runtime, and the threads of each.
     """
-    return Opened(tuple(lengths), dynamic, compiled.open(bounds_of(lengths, dynamic=dynamic), workers))
+    return Opened(ladder, compiled.open(ladder.bounds, workers))

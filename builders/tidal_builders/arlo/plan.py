@@ -1,20 +1,21 @@
-"""Plans the build of a text classifier, without loading the source model."""
+"""Plans the build of an encoder, without loading the source model."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.engines import choose_device, engine_entry
 from tidal.repository.entries import ModelEntry
+from tidal_builders.arlo.learned_lengths import LEARNED_FILE
 from tidal_builders.arlo.runtimes import missing_runtimes
 from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.arlo.workers import default_workers
+from tidal_builders.encoder_tasks.detect import choose_task
+from tidal_builders.encoder_tasks.entries import BUILD_TASKS
 from tidal_builders.fingerprint import code_hash, source_folder
-from tidal_builders.foreign.recognise import SINGLE_LABEL, Task, require
-from tidal_builders.planning import BuildPlan, compare, ingredients, samples_file, samples_ingredient
+from tidal_builders.planning import BuildPlan, compare, ingredients, text_file, text_ingredient
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
 
@@ -27,31 +28,40 @@ class ArloPlan(BuildPlan[ArloManifest]):
 
     Attributes:
         source: Folder of the source model.
+        task: Task that the model is built for.
         samples: File of the spec's own texts, if it names one.
+        lengths_like: File of texts whose lengths are those to expect, if the spec names one.
+        learned: File with the lengths that a server has seen, if there is one and the spec says nothing else.
     """
 
     source: Path
+    task: str
     samples: Path | None
+    lengths_like: Path | None
+    learned: Path | None
 
 
-def plan_arlo(spec: ArloSpec, repository: Path, base: Path, *, accepted: Collection[Task] = SINGLE_LABEL) -> ArloPlan:
+def plan_arlo(spec: ArloSpec, repository: Path, base: Path) -> ArloPlan:
     """Compare what is published with the current spec, source, code, libraries and device.
 
     Args:
         spec: Spec of the classifier.
         repository: Model repository; it need not exist.
         base: Folder that relative paths of the spec start from.
-        accepted: Tasks of the source model that can be served.
 
     Raises:
-        InvalidArgument: The source model or the samples do not exist, or the model is for another task.
+        InvalidArgument: The source model or a file of texts does not exist, or the task is not served or not clear.
         Unsupported: The engine's library is not installed, or this machine has no GPU.
     """
     source = source_folder(spec.model, spec.revision, base)
-    require(source, accepted, spec.kind)
-    samples = samples_file(spec.samples, base)
-    parts = arlo_ingredients(spec, source, samples)
+    task = choose_task(source, spec.task, spec.kind)
+    samples = text_file("samples", spec.samples, base)
+    like = spec.lengths_like
+    lengths_like = text_file("lengths_like", like, base) if isinstance(like, Path) else None
     entry = ModelEntry(repository / spec.name)
+    learned = entry.folder / LEARNED_FILE
+    known = learned if like is None and spec.chooses_by_length and learned.is_file() else None
+    parts = arlo_ingredients(spec, source, task, samples, lengths_like or known)
     published, reasons = compare(entry, load_arlo_manifest, parts)
     missing: list[str] = []
     if published is not None and not reasons:
@@ -63,28 +73,37 @@ def plan_arlo(spec: ArloSpec, repository: Path, base: Path, *, accepted: Collect
         reasons=reasons,
         missing=tuple(missing),
         source=source,
+        task=task,
         samples=samples,
+        lengths_like=lengths_like,
+        learned=known,
     )
 
 
-def arlo_ingredients(spec: ArloSpec, source: Path, samples: Path | None) -> dict[str, str]:
+def arlo_ingredients(
+    spec: ArloSpec, source: Path, task: str, samples: Path | None, lengths_like: Path | None
+) -> dict[str, str]:
     """Everything that a version of a text classifier is made of.
 
     Args:
         spec: Spec of the classifier.
         source: Folder of the source model.
+        task: Task that the model is built for.
         samples: File of the spec's own texts, if it names one.
+        lengths_like: File with the lengths to expect, if there is one.
     """
     engine, workers = engine_entry(spec.engine), default_workers(spec)
     engine_libraries = (engine.distribution, *engine.build_libraries, *engine.int8_libraries)
     return ingredients(
         spec,
         source=source,
-        code=code_hash("tidal_builders.arlo.build", engine.module),
+        code=code_hash("tidal_builders.arlo.build", engine.module, *BUILD_TASKS[task].modules),
         device_kind=choose_device(spec.engine, spec.device),
         libraries=tuple(dict.fromkeys((*_LIBRARIES, *engine_libraries))),
         more={
+            "task": task,
             "workers": f"{workers.contexts} of {workers.threads} threads",
-            **samples_ingredient(samples),
+            **text_ingredient("samples file", samples),
+            **text_ingredient("lengths file", lengths_like),
         },
     )

@@ -54,7 +54,8 @@ def measure_profiles(
         progress: Called with the completed share, 0 to 1.
     """
     first = sets[0][0]
-    lengths = sorted({*first.lengths, *(n for n in _SHORT if first.dynamic and n < first.lengths[0])})
+    ladder = first.ladder
+    lengths = sorted({*ladder.lengths, *(n for n in _SHORT if ladder.static_upto == 0 and n < ladder.lengths[0])})
     batches = sorted({max_batch, *(2**k for k in range(max_batch.bit_length()) if 2**k <= max_batch)})
     cells = [(n, size) for n in lengths for size in batches if size == 1 or n * size <= _MAX_TOKENS]
     calls: dict[_Cell, Call] = {}

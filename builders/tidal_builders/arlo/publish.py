@@ -1,4 +1,4 @@
-"""Publishes a finished text classifier, and with it the models of a partitioned model's runtimes."""
+"""Publishes a finished encoder, and with it the models of a partitioned model's runtimes."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def _fill(stages: ArloStages, folder: Path) -> None:
     _copy_engines(stages, folder)
     (folder / "tokenizer").mkdir()
     shutil.copyfile(stages.reference.tokenizer, folder / "tokenizer" / TOKENIZER)
-    lengths = stages.lengths
-    if lengths.curve is not None:
+    curve = stages.ladders.curve
+    if curve is not None:
         from tidal_builders.arlo.plots import plot_curve
 
-        (folder / CURVE_DATA).write_text(lengths.curve.model_dump_json(indent=1))
+        (folder / CURVE_DATA).write_text(curve.model_dump_json(indent=1))
         title = f"{stages.spec.name}, {stages.spec.engine} {stages.chosen.precision}"
-        plot_curve(lengths.curve, lengths.lengths, title, folder / CURVE_PLOT)
+        plot_curve(curve, stages.ladder.lengths, title, folder / CURVE_PLOT)
 
 
 def _copy_engines(stages: ArloStages, folder: Path) -> None:
@@ -103,6 +103,8 @@ def _manifest(stages: ArloStages, profiles: Profiles, fields: VersionFields) -> 
             pad_token_id=facts.pad_token_id,
             type_ids=facts.type_ids,
         ),
+        task=stages.plan.task,
+        settings=facts.settings,
         labels=facts.labels,
         placement=stages.placement,
         native=spec.plan_options.native,
@@ -113,11 +115,12 @@ def _manifest(stages: ArloStages, profiles: Profiles, fields: VersionFields) -> 
             Runtime(
                 max_length=length,
                 file=path,
-                dynamic=stages.form.form == "dynamic",
+                dynamic=length > stages.ladder.static_upto,
                 max_batch=spec.max_batch,
             )
-            for length, path in zip(stages.lengths.lengths, _engine_paths(stages), strict=True)
+            for length, path in zip(stages.ladder.lengths, _engine_paths(stages), strict=True)
         ),
+        main_output=facts.main_output,
         extra_outputs=tuple(ExtraOutput(name=name, per_token=True) for name in spec.outputs if name != "logits"),
         verification=stages.verified.verification,
         trials=stages.trials,

@@ -14,9 +14,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
+from tidal.engine_model.manifest import MainOutput
 from tidal.errors import InvalidArgument
 from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.arrays import write_arrays
+from tidal_builders.encoder_tasks.entries import BUILD_TASKS
+from tidal_builders.encoder_tasks.masked_samples import with_masks
 from tidal_builders.samples import CALIBRATION, VERIFICATION, Row, draw_samples, sample_texts
 from tidal_builders.source_tokenizer import write_tokenizer
 
@@ -33,7 +36,9 @@ class Facts(BaseModel):
     Attributes:
         architecture: Class of the model.
         max_length: Maximum input length in tokens.
-        labels: Names of the labels.
+        labels: Names of the labels; empty if the task has none.
+        settings: Settings of the task.
+        main_output: Output of the engines that answers are computed from.
         type_ids: Whether the model has an input `token_type_ids`.
         pad_token_id: Token id of the padding.
     """
@@ -41,6 +46,8 @@ class Facts(BaseModel):
     architecture: str
     max_length: int
     labels: tuple[str, ...]
+    settings: dict[str, Any]
+    main_output: MainOutput
     type_ids: bool
     pad_token_id: int
 
@@ -77,7 +84,7 @@ def write_reference(
     Args:
         folder: Existing folder to write into.
         source: The source model.
-        spec: Spec of the classifier.
+        spec: Spec of the model.
         samples: Content of the spec's samples file, if it names one.
         progress: Called with the completed share, 0 to 1.
 
@@ -94,20 +101,27 @@ def write_reference(
     facts = Facts(
         architecture=type(source.model).__name__,
         max_length=longest,
-        labels=source.labels,
+        labels=source.prepared.labels,
+        settings=source.prepared.settings,
+        main_output=source.main_output,
         type_ids=source.type_ids,
         pad_token_id=source.tokenizer.pad_token_id or 0,
     )
     to_verify, to_calibrate = sample_texts(samples)
     names = facts.input_names
-    rows = draw_samples(source.tokenizer, to_verify, longest, VERIFICATION, names, seed=1)
+    pairs = BUILD_TASKS[source.task].pairs
+    rows = draw_samples(source.tokenizer, to_verify, longest, VERIFICATION, names, seed=1, pairs=pairs)
     calibration: list[Row] = []
     if spec.precision in ("int8", "auto"):
-        calibration = draw_samples(source.tokenizer, to_calibrate, longest, CALIBRATION, names, seed=2)
+        calibration = draw_samples(source.tokenizer, to_calibrate, longest, CALIBRATION, names, seed=2, pairs=pairs)
+    if source.prepared.mask_id is not None:
+        special = source.tokenizer.all_special_ids
+        rows = with_masks(rows, source.prepared.mask_id, special, seed=3)
+        calibration = with_masks(calibration, source.prepared.mask_id, special, seed=4)
     _save(folder / _ROWS, rows)
     outputs = []
     for number, row in enumerate(rows):
-        outputs.append(source.outputs(row, spec.outputs))
+        outputs.append(source.outputs(row, attention="attention_received" in spec.outputs))
         progress((number + 1) / len(rows))
     _save(folder / _OUTPUTS, outputs)
     _save(folder / _CALIBRATION, calibration)

@@ -31,7 +31,7 @@ class ArloReport(BuildReport):
     Attributes:
         engine: Engine kind.
         precision: Precision that was chosen.
-        form: `static` or `dynamic` runtimes.
+        form: `static`, `dynamic` or `mixed` runtimes.
         lengths: Input lengths of the runtimes in tokens, ascending.
         verification: Comparison with the source model.
         trials: Alternatives that were compared.
@@ -64,7 +64,7 @@ def report_of(manifest: ArloManifest, version: int | None) -> ArloReport:
         version=version,
         engine=manifest.engine,
         precision=manifest.precision,
-        form="dynamic" if manifest.runtimes[0].dynamic else "static",
+        form=manifest.form,
         lengths=tuple(runtime.max_length for runtime in manifest.runtimes),
         verification=manifest.verification,
         trials=manifest.trials,

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from tidal.arlo.parameters import SLO_LATENCIES
 from tidal.engines import EngineKind, PlanOptions
+from tidal_builders.arlo.runtime_lengths import MAX_RUNTIMES
 from tidal_builders.spec import check_plan_options
 from tidal_builders.tolerances import DEFAULT_TOLERANCE, LEAST_AGREEMENT
 
@@ -46,12 +47,20 @@ class RuntimeOptions(BaseModel):
     )
     lengths: tuple[int, ...] | Literal["auto"] = Field(
         "auto",
-        description="input lengths of the runtimes in tokens, ascending; the last is the longest input; auto: the ends "
-        "of the steps in the latency measured over a fine grid of lengths",
+        description="input lengths of the runtimes in tokens, ascending; the last is the longest input; auto: up to "
+        f"{MAX_RUNTIMES} with the least mean latency, measured over a fine grid of lengths, for the lengths that come",
+    )
+    lengths_like: Literal["short", "even"] | Path | None = Field(
+        None,
+        description="lengths that come, which auto chooses lengths, form and precision for; a text file, one text per "
+        "line, relative to the spec file: those of its texts; short: those of short messages, 24 tokens in the median; "
+        "even: all equally often; default: those that `tidal build --relearn` has read from a server, else those of "
+        "the texts of samples, or short without them",
     )
     form: Literal["auto", "static", "dynamic"] = Field(
         "auto",
-        description="static: one runtime per length, inputs padded to it; dynamic: one for all; auto: the faster",
+        description="static: one runtime per length, inputs padded to it; dynamic: one for all; auto: the faster; with "
+        "lengths auto also static ones for short inputs beside a dynamic one for longer inputs",
     )
     placement: Literal["auto", "polymorphic", "partitioned"] = Field(
         "auto",
@@ -91,9 +100,17 @@ class RuntimeOptions(BaseModel):
         return value
 
     @property
+    def chooses_by_length(self) -> bool:
+        """Whether the build chooses something by the lengths that come."""
+        return "auto" in (self.lengths, self.form, self.precision)
+
+    @property
     def plan_options(self) -> TensorRtOptions:
-        """Options of plans, with defaults."""
-        return self.tensorrt or TensorRtOptions()
+        """Options of plans, with defaults: processes of their own cannot share a plan's weights."""
+        options = self.tensorrt or TensorRtOptions()
+        if self.placement == "partitioned" and "plans" not in options.model_fields_set:
+            return options.model_copy(update={"plans": "separate"})
+        return options
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -190,6 +190,7 @@ def _runtime_models(front: ModelEntry, manifest: ArloManifest, folder: Path) -> 
             inputs=tuple(
                 EngineInput(name=each, below=vocabulary if each == "input_ids" else 2) for each in manifest.inputs
             ),
+            main_output=manifest.main_output,
             extra_outputs=manifest.extra_outputs,
             runtime=runtime.model_copy(update={"file": PLAN_FILE}) if manifest.native else runtime,
             threads=manifest.profile.threads,
@@ -252,7 +253,6 @@ def _config(manifest: ArloManifest, model: _RuntimeModel, version: int) -> str:
             version=version,
             gpus=instance_gpus(counts, index, workers),
             profile=profile,
-            classes=len(manifest.labels),
         )
     return runtime_config_pbtxt(model.manifest, version=version, instances=counts[index])
 

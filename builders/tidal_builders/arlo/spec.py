@@ -1,4 +1,4 @@
-"""The spec of a text classifier."""
+"""The spec of an encoder."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
+from tidal.errors import did_you_mean
 from tidal_builders.arlo.runtime_options import RuntimeOptions
+from tidal_builders.encoder_tasks.entries import BUILD_TASKS
 from tidal_builders.spec import ModelSpec
 
 
 class ArloSpec(RuntimeOptions, ModelSpec):
-    """A text classifier, served by the `arlo` backend."""
+    """An encoder, served by the `arlo` backend."""
 
     model_config = ConfigDict(title="arlo")
 
@@ -22,13 +24,45 @@ class ArloSpec(RuntimeOptions, ModelSpec):
         "(begin it with ./ or ../ to get an error if the folder is missing)",
     )
     revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
+    task: str = Field(
+        "auto",
+        description="what the model does: " + ", ".join(BUILD_TASKS) + "; auto: recognised from the model's files",
+        json_schema_extra={"enum": ["auto", *BUILD_TASKS]},
+    )
     labels: tuple[str, ...] | None = Field(None, min_length=1, description="label names; default: the model's own")
+    pooling: Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"] | None = Field(
+        None, description="how the vectors of tokens become an embedding; default: what the model's modules.json says"
+    )
+    normalize: bool | None = Field(
+        None, description="whether embeddings get a length of 1; default: what the model's modules.json says"
+    )
     outputs: tuple[Literal["logits", "attention_received"], ...] = Field(
         ("logits",),
-        description="outputs to serve; attention_received: for every token, the attention that it receives, summed "
-        "over queries, heads and layers",
+        description="outputs of the engines: logits stands for those of the task; attention_received: for every token, "
+        "the attention that it receives, summed over queries, heads and layers",
     )
-    truncate: bool = Field(False, description="truncate longer texts to the limit instead of refusing them")
+    max_answer_tokens: int = Field(15, ge=1, le=1000, description="question-answering: longest answer in tokens")
+    impossible_answers: bool = Field(
+        False, description="question-answering: whether an empty answer, that the context has none, is an answer too"
+    )
+    truncate: Literal[True, False, "stride"] = Field(
+        False,
+        description="false: refuse longer texts than the limit; true: truncate them; stride: read them in windows and "
+        "merge the results (embedding, token-classification, question-answering)",
+    )
+    stride: int | None = Field(
+        None,
+        ge=0,
+        description="truncate: stride: tokens that consecutive windows have in common; default: 0 for embeddings, else "
+        "128 or half of the limit if that is less",
+    )
+
+    @field_validator("task")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value != "auto" and value not in BUILD_TASKS:
+            raise ValueError(did_you_mean(value, ["auto", *BUILD_TASKS]))
+        return value
 
     @field_validator("outputs")
     @classmethod

@@ -1,4 +1,4 @@
-"""The stages of a text classifier's build. Each result is kept in the workspace as soon as it is complete."""
+"""The stages of an encoder's build. Each result is kept in the workspace as soon as it is complete."""
 
 from __future__ import annotations
 
@@ -18,26 +18,32 @@ from tidal.gpus import visible_gpus
 from tidal.manifest import Verification
 from tidal_builders.arlo.choices import (
     MIN_GAIN,
-    FormChoice,
-    Lengths,
-    choose_form,
-    choose_lengths,
+    LadderChoice,
+    Ladders,
+    candidate_ladders,
+    choose_ladder,
     choose_placement,
     mean_latencies,
 )
-from tidal_builders.arlo.opened import Compiled, Opened, bounds_of, open_form
+from tidal_builders.arlo.ladder import Ladder
+from tidal_builders.arlo.learned_lengths import LearnedLengths
+from tidal_builders.arlo.length_distribution import LengthDistribution, lengths_of_texts
+from tidal_builders.arlo.opened import Compiled, Opened, open_form
 from tidal_builders.arlo.plan import ArloPlan
 from tidal_builders.arlo.profiling import Profiles, measure_profiles
 from tidal_builders.arlo.reference import Reference, read_reference, write_reference
 from tidal_builders.arlo.spec import ArloSpec
-from tidal_builders.arlo.verify import Comparison, Outputs, compare_with_source, shortfalls, tolerance
+from tidal_builders.arlo.verify import Comparison, Outputs, compare_with_source
 from tidal_builders.arlo.workers import default_workers, one_per_thread
+from tidal_builders.encoder_tasks.entries import BUILD_TASKS
+from tidal_builders.encoder_tasks.prepared import PrepareOptions
 from tidal_builders.runner import StageProgress
 from tidal_builders.samples import Row, longest, pad
 from tidal_builders.workspace import Workspace
 
 if TYPE_CHECKING:
     from tidal_builders.arlo.source import Source
+    from tidal_builders.encoder_tasks.measures import Measure
 
 
 class PrecisionChoice(BaseModel):
@@ -59,7 +65,7 @@ class Verified(BaseModel):
 
     Attributes:
         verification: Values for the manifest.
-        errors: Largest logit error by length of the runtime; None where no sample has such a length.
+        errors: Largest error by length of the runtime; None where no sample has such a length.
         misses: Reasons why the engines are not published, one clause each.
     """
 
@@ -73,7 +79,7 @@ class ArloStages:
     """The stages of one build, each run at its first use unless an earlier process finished it.
 
     Attributes:
-        spec: Spec of the classifier.
+        spec: Spec of the model.
         plan: Plan of the build.
         work: Workspace with the finished stages.
         progress: Called with the name of the running stage and the completed share of it.
@@ -90,7 +96,20 @@ class ArloStages:
         from tidal_builders.arlo.source import load_source
 
         self.progress("load the source model", 0.0)
-        return load_source(self.plan.source, self.spec)
+        spec = self.spec
+        options = PrepareOptions(
+            labels=spec.labels,
+            pooling=spec.pooling,
+            normalize=spec.normalize,
+            max_answer_tokens=spec.max_answer_tokens,
+            impossible_answers=spec.impossible_answers,
+        )
+        return load_source(self.plan.source, self.plan.task, options)
+
+    @cached_property
+    def measure(self) -> Measure:
+        """Measure of the task."""
+        return BUILD_TASKS[self.plan.task].load_measure(self.reference.facts.labels)
 
     @property
     def device(self) -> DeviceKind:
@@ -109,6 +128,22 @@ class ArloStages:
         )
         return read_reference(folder)
 
+    @cached_property
+    def distribution(self) -> LengthDistribution:
+        """Distribution of the texts' lengths that choices are made for."""
+        plan, max_length = self.plan, self.reference.facts.max_length
+        like = self.spec.lengths_like
+        if like == "even":
+            return LengthDistribution.even(max_length)
+        if plan.learned is not None:
+            return LearnedLengths.read(plan.learned).distribution(max_length)
+        field, file = ("lengths_like", plan.lengths_like) if plan.lengths_like else ("samples", plan.samples)
+        if like == "short" or file is None:
+            return LengthDistribution.short(max_length)
+        pairs = BUILD_TASKS[plan.task].pairs
+        found = lengths_of_texts(file, field, self.reference.tokenizer, pairs=pairs)
+        return LengthDistribution.of_lengths(found, max_length)
+
     def compiled(self, precision: Precision) -> Compiled:
         """The model compiled for a precision. Precisions that differ only when the model is opened share a file."""
         kind = self.spec.engine
@@ -123,7 +158,7 @@ class ArloStages:
         from tidal_builders.quiet import quiet_transformers
 
         reference, facts = self.reference, self.reference.facts
-        module = Exported(self.source, self.spec.outputs)
+        module = Exported(self.source, attention="attention_received" in self.spec.outputs)
         self.progress(f"compile for {kind}, {stored}", 0.0)
         # With padding in the example a tracer does not treat the mask as a constant; with a batch of 2, not its size.
         pair = sorted(reference.rows, key=lambda row: len(row["input_ids"]))[:2]
@@ -166,12 +201,8 @@ class ArloStages:
         trials: list[Trial] = []
         for precision in offered if wanted == "auto" else (wanted,):
             try:
-                opened = open_form(
-                    self.compiled(precision),
-                    (facts.max_length,),
-                    dynamic=True,
-                    workers=default_workers(self.spec),
-                )
+                one = Ladder(lengths=(facts.max_length,), static_upto=0)
+                opened = open_form(self.compiled(precision), one, default_workers(self.spec))
             except Unsupported as error:
                 if wanted != "auto":
                     raise
@@ -180,8 +211,8 @@ class ArloStages:
                 continue
             self.progress(f"verify {precision}", 0.0)
             comparison = self._compare(opened)
-            errors[precision] = float(comparison.logit_error.max())
-            if clauses := shortfalls(comparison, self.spec, precision):
+            errors[precision] = float(comparison.error.max())
+            if clauses := comparison.shortfalls(precision, self.spec.tolerance):
                 misses += [f"{precision}: {clause}" for clause in clauses]
                 trials.append(self._trial(precision, None, errors[precision], "misses tolerance"))
             else:
@@ -191,7 +222,9 @@ class ArloStages:
         means: dict[Precision, float | None] = dict.fromkeys(passed)
         chosen = next(iter(passed))
         if len(passed) > 1:
-            timed = mean_latencies(passed, facts, lambda share: self.progress("compare precisions", share))
+            timed = mean_latencies(
+                passed, facts, self.distribution, lambda share: self.progress("compare precisions", share)
+            )
             # Candidates are ordered from the most precise to the least.
             fastest = min(timed.values())
             means, chosen = dict(timed), next(name for name in timed if timed[name] * (1 - MIN_GAIN) <= fastest)
@@ -219,7 +252,8 @@ class ArloStages:
         def run(rows: list[Row]) -> Outputs:
             return opened.run(pad(rows, opened.padded_length(longest(rows)), reference.facts.pad_token_id))
 
-        return compare_with_source(run, reference.rows, reference.outputs, self.spec.max_batch)
+        main = reference.facts.main_output
+        return compare_with_source(run, reference.rows, reference.outputs, main, self.measure, self.spec.max_batch)
 
     @cached_property
     def chosen(self) -> Compiled:
@@ -228,41 +262,47 @@ class ArloStages:
         return self.compiled(self.precision.chosen)
 
     @cached_property
-    def lengths(self) -> Lengths:
-        """The runtimes' lengths."""
+    def ladders(self) -> Ladders:
+        """Lengths that the runtimes may have."""
         return self.work.record(
             "lengths",
-            Lengths,
-            lambda: choose_lengths(
+            Ladders,
+            lambda: candidate_ladders(
                 self.chosen,
                 self.reference.facts,
+                self.distribution,
                 self.spec,
                 default_workers(self.spec),
-                lambda share: self.progress("measure the staircase", share),
+                lambda share: self.progress("measure latencies by length", share),
             ),
         )
 
     @cached_property
-    def form(self) -> FormChoice:
-        """Static runtimes or a dynamic one."""
+    def form(self) -> LadderChoice:
+        """The runtimes' lengths, and which of them are static."""
         return self.work.record(
             "form",
-            FormChoice,
-            lambda: choose_form(
+            LadderChoice,
+            lambda: choose_ladder(
                 self.chosen,
                 self.reference.facts,
-                self.lengths.lengths,
-                self.spec,
+                self.ladders.candidates,
+                self.distribution,
                 default_workers(self.spec),
                 lambda share: self.progress("compare static and dynamic", share),
             ),
         )
 
     @property
+    def ladder(self) -> Ladder:
+        """The runtimes' lengths."""
+        return self.form.ladder
+
+    @property
     def placement(self) -> Placement:
         """Placement of the runtimes."""
         devices = len(visible_gpus()) if self.device == "gpu" else 1
-        return choose_placement(self.spec, self.form.form, devices)
+        return choose_placement(self.spec, self.ladder.form, devices)
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -272,19 +312,13 @@ class ArloStages:
     @cached_property
     def opened(self) -> Opened:
         """The engines as they are served."""
-        return open_form(
-            self.chosen,
-            self.lengths.lengths,
-            dynamic=self.form.form == "dynamic",
-            workers=default_workers(self.spec),
-        )
+        return open_form(self.chosen, self.ladder, default_workers(self.spec))
 
     @property
     def files(self) -> tuple[Path, ...]:
         """File that the engines of each runtime are opened from."""
-        dynamic, lengths = self.form.form == "dynamic", self.lengths.lengths
-        files = self.chosen.files(bounds_of(lengths, dynamic=dynamic))
-        return files * len(lengths) if dynamic else files
+        files, ladder = self.chosen.files(self.ladder.bounds), self.ladder
+        return (*files[: len(ladder.static)], *files[-1:] * (len(ladder.lengths) - len(ladder.static)))
 
     @cached_property
     def verified(self) -> Verified:
@@ -296,11 +330,11 @@ class ArloStages:
         opened = self.opened
         self.progress("verify", 0.0)
         comparison = self._compare(opened)
-        bounds = (0, *self.lengths.lengths)
+        bounds = (0, *self.ladder.lengths)
         return Verified(
-            verification=comparison.verification(tolerance(self.spec, precision)),
+            verification=comparison.verification(precision, self.spec.tolerance),
             errors={upto: comparison.max_error(above, upto) for above, upto in itertools.pairwise(bounds)},
-            misses=tuple(shortfalls(comparison, self.spec, precision)),
+            misses=tuple(comparison.shortfalls(precision, self.spec.tolerance)),
         )
 
     @cached_property
@@ -311,7 +345,7 @@ class ArloStages:
     def _measure_profiles(self) -> Profiles:
         sets = [(self.opened, default_workers(self.spec))]
         if (split := one_per_thread(self.spec)) is not None:
-            opened = open_form(self.chosen, self.lengths.lengths, dynamic=self.form.form == "dynamic", workers=split)
+            opened = open_form(self.chosen, self.ladder, split)
             sets.append((opened, split))
         return measure_profiles(
             sets, self.reference.facts, self.spec.max_batch, lambda share: self.progress("profile", share)

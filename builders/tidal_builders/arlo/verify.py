@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tidal.engine_model.manifest import MainOutput
 from tidal.engines import Precision
 from tidal.manifest import Verification
-from tidal_builders.arlo.spec import ArloSpec
+from tidal_builders.encoder_tasks.measures import Measure
 from tidal_builders.samples import Row, batches
-from tidal_builders.tolerances import DEFAULT_TOLERANCE, LEAST_AGREEMENT
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 # Pads queries to a batch and runs it; outputs have one row per query.
@@ -25,34 +25,72 @@ class Comparison:
     """Differences between an engine and the source model.
 
     Attributes:
+        measure: Measure of the task.
         lengths: Length of each sample in tokens, shape [samples].
-        logit_error: Largest absolute difference of any logit, shape [samples].
+        error: Error of the main output, shape [samples].
         extra_error: Largest difference of any other output, as a share of the output's largest value, shape [samples].
-        same_label: Whether the largest logit is that of the same label, shape [samples].
+        agreement: Agreement of the main output over all samples, 0 to 1.
     """
 
+    measure: Measure
     lengths: npt.NDArray[np.int64]
-    logit_error: npt.NDArray[np.float64]
+    error: npt.NDArray[np.float64]
     extra_error: npt.NDArray[np.float64]
-    same_label: npt.NDArray[np.bool_]
+    agreement: float
 
-    def verification(self, tolerance: float) -> Verification:
-        """The values that a manifest records; `tolerance` is the accepted logit error."""
+    def verification(self, precision: Precision, tolerance: float | None) -> Verification:
+        """The values that a manifest records.
+
+        Args:
+            precision: Precision of the engine.
+            tolerance: Accepted error of the spec; None for the default of the precision.
+        """
+        limit, _ = self.measure.limits(precision, tolerance)
+        labels = self.measure.agreement_name == "argmax"
         return Verification(
             samples=len(self.lengths),
-            max_abs_error=float(self.logit_error.max()),
-            tolerance=tolerance,
-            argmax_agreement=float(self.same_label.mean()),
+            max_abs_error=float(self.error.max()),
+            tolerance=limit,
+            argmax_agreement=self.agreement if labels else None,
+            agreements={} if labels else {self.measure.agreement_name: self.agreement},
         )
 
     def max_error(self, above: int, upto: int) -> float | None:
-        """Largest logit error of samples with `above` < length <= `upto` tokens; None if there are none."""
+        """Largest error of samples with `above` < length <= `upto` tokens; None if there are none."""
         inside = (self.lengths > above) & (self.lengths <= upto)
-        return float(self.logit_error[inside].max()) if inside.any() else None
+        return float(self.error[inside].max()) if inside.any() else None
+
+    def shortfalls(self, precision: Precision, tolerance: float | None) -> list[str]:
+        """Reasons why a result is not published, one clause each; empty if it is within the tolerance.
+
+        Args:
+            precision: Precision of the engine.
+            tolerance: Accepted error of the spec; None for the default of the precision.
+        """
+        measure = self.measure
+        limit, least = measure.limits(precision, tolerance)
+        error, extra = float(self.error.max()), float(self.extra_error.max())
+        clauses = []
+        if not error <= limit:
+            worst = int(self.lengths[self.error.argmax()])
+            clauses.append(
+                f"{measure.error_name} {error:.3g} exceeds the tolerance {limit:g} by a factor of "
+                f"{error / limit:.1f} (query of {worst} tokens)"
+            )
+        if not self.agreement >= least:
+            clauses.append(measure.miss.format(self.agreement, least))
+        if not extra <= limit:
+            clauses.append(f"attention_received differs by {extra:.3g} of its largest value; {limit:g} is accepted")
+        return clauses
 
 
 def compare_with_source(
-    run: RunQueries, rows: Sequence[Row], expected: Sequence[Outputs], max_batch: int
+    run: RunQueries,
+    rows: Sequence[Row],
+    expected: Sequence[Outputs],
+    main: MainOutput,
+    measure: Measure,
+    max_batch: int,
 ) -> Comparison:
     """Run samples in batches of mixed lengths, and compare with the source model's outputs for each alone.
 
@@ -60,45 +98,21 @@ def compare_with_source(
         run: Runs the engine on some queries.
         rows: Samples.
         expected: The source model's outputs for each sample.
+        main: Output that the task's answers are computed from.
+        measure: Measure of the task.
         max_batch: Maximum batch size.
     """
-    logit_error, extra_error = np.zeros(len(rows)), np.zeros(len(rows))
-    same = np.zeros(len(rows), np.bool_)
+    error, extra_error = np.zeros(len(rows)), np.zeros(len(rows))
+    answers: list[npt.NDArray[Any]] = [np.empty(0)] * len(rows)
     for group in batches(rows, max_batch, seed=0):
         got = run([rows[i] for i in group])
         for number, i in enumerate(group):
-            difference = np.abs(got["logits"][number] - expected[i]["logits"])
-            # NaN compares as false and would pass any limit.
-            logit_error[i] = np.inf if np.isnan(difference).any() else difference.max()
-            same[i] = got["logits"][number].argmax() == expected[i]["logits"].argmax()
-            for name, values in expected[i].items():
-                if name != "logits":
-                    error = np.abs(got[name][number][: len(values)] - values).max() / np.abs(values).max()
-                    extra_error[i] = np.inf if np.isnan(error) else max(extra_error[i], error)
-    return Comparison(np.asarray([len(row["input_ids"]) for row in rows]), logit_error, extra_error, same)
-
-
-def tolerance(spec: ArloSpec, precision: Precision) -> float:
-    """Accepted difference of any logit: the spec's, or the default of the precision."""
-    return spec.tolerance if spec.tolerance is not None else DEFAULT_TOLERANCE[precision]
-
-
-def shortfalls(comparison: Comparison, spec: ArloSpec, precision: Precision) -> list[str]:
-    """Reasons why a result is not published, one clause each; empty if it is within the tolerance."""
-    limit, least = tolerance(spec, precision), LEAST_AGREEMENT[precision]
-    verification = comparison.verification(limit)
-    clauses = []
-    if not verification.max_abs_error <= limit:
-        worst = int(comparison.lengths[comparison.logit_error.argmax()])
-        clauses.append(
-            f"largest logit error {verification.max_abs_error:.3g} exceeds the tolerance {limit:g} by a factor of "
-            f"{verification.max_abs_error / limit:.1f} (query of {worst} tokens)"
-        )
-    if verification.argmax_agreement < least:
-        clauses.append(
-            f"{verification.argmax_agreement:.1%} of the samples keep their label; at least {least:.0%} must"
-        )
-    extra = float(comparison.extra_error.max())
-    if not extra <= limit:
-        clauses.append(f"attention_received differs by {extra:.3g} of its largest value; {limit:g} is accepted")
-    return clauses
+            values = got[main.name][number]
+            answers[i] = values[: len(rows[i]["input_ids"])] if main.per_token else values
+            error[i] = measure.error(answers[i], expected[i][main.name])
+            for name, wanted in expected[i].items():
+                if name != main.name:
+                    extra = np.abs(got[name][number][: len(wanted)] - wanted).max() / np.abs(wanted).max()
+                    extra_error[i] = np.inf if np.isnan(extra) else max(extra_error[i], extra)
+    agreement = measure.agreement(answers, [each[main.name] for each in expected])
+    return Comparison(measure, np.asarray([len(row["input_ids"]) for row in rows]), error, extra_error, agreement)
