@@ -35,7 +35,7 @@ class RuntimeModels:
         self._call = call
         self._manifest = manifest
         self._models = [runtime_model(front, runtime.max_length) for runtime in manifest.runtimes]
-        self._outputs = ["logits", *(output.name for output in manifest.extra_outputs)]
+        self._outputs = list(manifest.engine_outputs)
         self._versions = [version] * len(self._models)  # version that answered last, by runtime
         self._entry = ModelEntry(model_dir)
         self._compatible = {version: True}
@@ -83,6 +83,7 @@ class RuntimeModels:
 
 
 def _input_contract(manifest: ArloManifest) -> tuple[object, ...]:
-    """Return what a front computes itself: the tokenizer, the labels and the further outputs."""
+    """Return what a front computes itself: the tokenizer, the task, the labels and the engines' outputs."""
     tokenizer = next((file.sha256 for file in manifest.files if file.path == manifest.tokenizer.file), None)
-    return tokenizer, manifest.tokenizer, manifest.labels, manifest.extra_outputs
+    outputs = manifest.main_output, manifest.extra_outputs
+    return tokenizer, manifest.tokenizer, manifest.task, manifest.settings, manifest.labels, outputs

@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import cast
 
 import numpy as np
 
 from tidal.arlo.manifest import ArloManifest
-from tidal.arlo.model import TokenRow, stack_rows
+from tidal.arlo.model import TokenRow
 from tidal.arlo.policies import ArloQuery
-from tidal.engine_model.manifest import Runtime
-from tidal.errors import InvalidArgument
-from tidal.requests import Array
+from tidal.encoder_tasks.entries import task_entry
+from tidal.encoder_tasks.head import RowResult, WindowedHead, stacked
+from tidal.encoder_tasks.metrics import AnswerMetrics
+from tidal.encoder_tasks.windows import Windows, merge_tokens
+from tidal.errors import InvalidArgument, TidalError
+from tidal.requests import Array, PendingRequest
 from tidal.serving.rows import RequestRows
-from tidal.serving.softmax import softmax
+from tidal.text import TextTokenizer
 
-ArloRequest = RequestRows[dict[str, Array]]
+# Numbers whose arrays are cached: making one takes 1 µs.
+_MAX_SINGLES = 1024
+
+
+class ArloRequest(RequestRows[RowResult]):
+    """A request and the results of its rows so far.
+
+    Args:
+        request: Request whose rows run.
+        tokens: Tokens of each row.
+        windows: Windows over each row, None for a row that runs whole; None if all do.
+
+    Attributes:
+        tokens: Tokens of each row.
+        windows: Windows over each row.
+    """
+
+    def __init__(
+        self, request: PendingRequest, tokens: Sequence[TokenRow], windows: Sequence[Windows | None] | None = None
+    ) -> None:
+        each = [1] * len(tokens) if windows is None else [1 if own is None else len(own.tokens) for own in windows]
+        super().__init__(request, sum(each))
+        self.tokens = tokens
+        self.windows = windows
 
 
 @dataclass(eq=False, slots=True)
@@ -29,62 +57,109 @@ class ArloRow(ArloQuery):
     crashes: int = field(default=0, kw_only=True)  # times that the process to run it crashed or was down
 
 
-_REGRESSION = (
-    "the outputs 'label' and 'probabilities' were requested, and the model has one output, a score; request 'logits' "
-    "alone, or remove the two from the model's config.pbtxt"
-)
-
-
 class AnswerBuilder:
     """Builds responses from engine outputs.
 
     Args:
         manifest: Manifest of the served version.
+        tokenizer: Its tokenizer.
         declared: Names of the outputs in config.pbtxt.
+        metrics: Metrics of the answers.
 
     Raises:
         InvalidArgument: config.pbtxt declares an output that the model does not have.
     """
 
-    def __init__(self, manifest: ArloManifest, declared: frozenset[str]) -> None:
-        self._labels = np.array([label.encode() for label in manifest.labels], object)
+    def __init__(
+        self, manifest: ArloManifest, tokenizer: TextTokenizer, declared: frozenset[str], metrics: AnswerMetrics
+    ) -> None:
+        entry = task_entry(manifest.task)
+        self._task, self._metrics = manifest.task, metrics
+        self._head = entry.open_head(manifest.settings, manifest.labels, tokenizer)
         self._extra = {output.name: output.per_token for output in manifest.extra_outputs}
-        for name in sorted(declared - {"logits", "probabilities", "label", "max_length", *self._extra}):
+        known = [*(output.name for output in entry.outputs), "max_length", "input_tokens", *self._extra]
+        for name in sorted(declared.difference(known)):
             raise InvalidArgument(
-                f"config.pbtxt declares the output '{name}', which this model does not have; remove it there, or "
-                f"rebuild the model with `outputs: [logits, {name}]`"
+                f"config.pbtxt declares the output '{name}', which this model does not have: its task is "
+                f"{manifest.task}, with the outputs {', '.join(known)}; remove '{name}' there, or add it to `outputs` "
+                "of the spec if the task has it, and rebuild the model"
             )
 
-    def row(self, outputs: Mapping[str, Array], index: int, length: int, runtime: Runtime) -> dict[str, Array]:
-        """Return one query's rows of a batch's outputs, without padding.
+    def inputs(
+        self, requests: Sequence[PendingRequest]
+    ) -> tuple[Sequence[PendingRequest], Sequence[Mapping[str, Array]]]:
+        """Return requests with the inputs to tokenise; fail those that the task does not accept."""
+        if not self._head.reads_requests:
+            return requests, [request.inputs for request in requests]
+        accepted, inputs = [], []
+        for request in requests:
+            try:
+                inputs.append(self._head.read(request))
+            except TidalError as error:
+                request.fail(error)
+            else:
+                accepted.append(request)
+        return accepted, inputs
+
+    def results(self, outputs: Mapping[str, Array], lengths: Sequence[int], max_length: int) -> list[RowResult]:
+        """Return the result of each query of a batch.
 
         Args:
             outputs: Engine outputs of the batch by name, [rows, ...].
-            index: Index of the query in the batch.
-            length: Length of the query in tokens.
-            runtime: Runtime that ran the batch.
+            lengths: Length of each query in tokens.
+            max_length: Maximum length of the runtime that ran the batch, in tokens.
         """
-        result = {"logits": outputs["logits"][index], "max_length": np.array([runtime.max_length], np.int32)}
-        for name, per_token in self._extra.items():
-            result[name] = outputs[name][index, :length] if per_token else outputs[name][index]
-        return result
+        batch = self._head.batch(outputs)
+        return [RowResult(batch, index, outputs, length, max_length) for index, length in enumerate(lengths)]
 
     def reply(self, answered: ArloRequest) -> None:
         """Send the response of a request whose rows have all run."""
         request, rows = answered.request, answered.results
-        logits = stack_rows(rows, "logits")
-        outputs: dict[str, Array] = {"logits": logits}
-        # The softmax of a single score is always 1, whatever the score.
-        if len(self._labels) == 1 and (request.wants("probabilities") or request.wants("label")):
-            request.fail(InvalidArgument(_REGRESSION))
+        if answered.windows is not None:
+            rows = self._merged(answered.tokens, answered.windows, rows)
+        try:
+            outputs = self._head.answers(request, rows, answered.tokens)
+        except TidalError as error:
+            request.fail(error)
             return
-        if request.wants("probabilities"):
-            outputs["probabilities"] = softmax(logits, dtype=np.float32)
-        if request.wants("label"):
-            outputs["label"] = self._labels[logits.argmax(-1)][:, None]
-        for name in ("max_length", *self._extra):
+        self._metrics.answered(self._task, answered.tokens, outputs)
+        if request.wants("max_length"):
+            outputs["max_length"] = _column([row.max_length for row in rows])
+        if request.wants("input_tokens"):
+            outputs["input_tokens"] = _column([row.length for row in rows])
+        for name, per_token in self._extra.items():
             if request.wants(name):
-                outputs[name] = stack_rows(rows, name)
+                outputs[name] = stacked([row.values(name, per_token=per_token) for row in rows])
         if request.record is not None:
-            request.record.facts["max_length"] = [int(row["max_length"][0]) for row in rows]
+            request.record.facts["max_length"] = [row.max_length for row in rows]
         request.reply(outputs)
+
+    def _merged(
+        self, tokens: Sequence[TokenRow], windows: Sequence[Windows | None], parts: Sequence[RowResult]
+    ) -> list[RowResult]:
+        """Return the result of each row of a request from those of the rows and windows that ran."""
+        rest, rows = iter(parts), []
+        head = cast(WindowedHead, self._head)
+        for row, own in zip(tokens, windows, strict=True):
+            if own is None:
+                rows.append(next(rest))
+                continue
+            mine = [next(rest) for _ in own.tokens]
+            outputs = {
+                name: merge_tokens(own, [part.values(name, per_token=True) for part in mine])[None]
+                for name in (name for name, per_token in self._extra.items() if per_token)
+            }
+            merged = head.merge(own, mine)
+            longest = max(part.max_length for part in mine)
+            rows.append(RowResult(merged, 0, outputs, len(row.ids), longest))
+        return rows
+
+
+def _column(values: list[int]) -> Array:
+    """Return values as INT32 [rows, 1]; nobody writes to it."""
+    return _single(values[0]) if len(values) == 1 else np.array(values, np.int32)[:, None]
+
+
+@lru_cache(maxsize=_MAX_SINGLES)
+def _single(value: int) -> Array:
+    return np.array([[value]], np.int32)

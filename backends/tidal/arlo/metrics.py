@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tidal.arlo.policies import PartitionedPolicy
 from tidal.arlo.scheduling.scaling import IN_BELOW, OUT_AT
 from tidal.engine_model.manifest import Runtime
-from tidal.metrics import Metrics
+from tidal.metrics import Deferred, Metrics
 
 _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 _DISTINCT_BUCKETS = (1, 3, 7, 15, 31)
+# Three or so for each doubling.
+_LENGTHS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+
+
+class Run(NamedTuple):
+    """A batch that ran.
+
+    Attributes:
+        runtime: `max_length` of the runtime that ran it, in tokens.
+        lengths: Length of each query in tokens.
+        padded: Length that the queries were padded to.
+        waited_s: Time from arrival to execution of each query, in seconds.
+        execute_s: Time of the engine, in seconds.
+    """
+
+    runtime: int
+    lengths: Sequence[int]
+    padded: int
+    waited_s: Sequence[float]
+    execute_s: float
+
+
+def length_bounds(runtimes: Sequence[int]) -> list[int]:
+    """Return the bounds of the ranges that query lengths are counted in, ascending, in tokens.
+
+    Those of the runtimes say which one a query was for; those between them say what other lengths would be better.
+
+    Args:
+        runtimes: `max_length` of each runtime in tokens, ascending.
+    """
+    return sorted({*runtimes, *(length for length in _LENGTHS if length < runtimes[-1])})
 
 
 class ArloMetrics:
@@ -20,7 +52,7 @@ class ArloMetrics:
         self._all = metrics
         self.waiting = metrics.gauge("waiting_queries", "Queries in the queue")
         self._length = metrics.histogram(
-            "query_length_tokens", "Query lengths, special tokens included", buckets=runtimes
+            "query_length_tokens", "Query lengths, special tokens included", buckets=length_bounds(runtimes)
         )
         self._queue = metrics.histogram("queue_seconds", "Time from arrival to execution")
         self._execute = {
@@ -33,31 +65,19 @@ class ArloMetrics:
         self._queries = {n: metrics.counter("executed_queries_total", "Queries run", runtime=str(n)) for n in runtimes}
         self._tokens = metrics.counter("tokens_total", "Tokens of executed queries")
         self._padded = metrics.counter("padded_tokens_total", "Tokens that engines computed, padding included")
+        #: Lengths of queries that arrived together, in tokens.
+        self.arrived: Deferred[Sequence[int]] = metrics.deferred("arrivals", self._length.observe_all)
+        #: Batches that ran.
+        self.ran: Deferred[Run] = metrics.deferred("runs", self._record)
 
-    def length(self, tokens: int) -> None:
-        """Record the length of a query that arrived."""
-        self._length.observe(tokens)
-
-    def ran(
-        self, runtime: Runtime, lengths: Sequence[int], padded: int, waited_s: Sequence[float], execute_s: float
-    ) -> None:
-        """Record a batch that ran.
-
-        Args:
-            runtime: Runtime that ran it.
-            lengths: Length of each query in tokens.
-            padded: Length that the queries were padded to.
-            waited_s: Time from arrival to execution of each query, in seconds.
-            execute_s: Time of the engine, in seconds.
-        """
-        for seconds in waited_s:
-            self._queue.observe(seconds)
-        self._execute[runtime.max_length].observe(execute_s)
-        self._batch.observe(len(lengths))
-        self._distinct.observe(len(set(lengths)))
-        self._queries[runtime.max_length].inc(len(lengths))
-        self._tokens.inc(sum(lengths))
-        self._padded.inc(len(lengths) * padded)
+    def _record(self, run: Run) -> None:
+        self._queue.observe_all(run.waited_s)
+        self._execute[run.runtime].observe(run.execute_s)
+        self._batch.observe(len(run.lengths))
+        self._distinct.observe(len(set(run.lengths)))
+        self._queries[run.runtime].inc(len(run.lengths))
+        self._tokens.inc(sum(run.lengths))
+        self._padded.inc(len(run.lengths) * run.padded)
 
     def requeue(self, runtime: Runtime, queries: int) -> None:
         """Record queries that were requeued because an instance of the runtime could not run them."""

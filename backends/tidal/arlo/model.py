@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,21 +14,23 @@ import numpy.typing as npt
 from tidal import device
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.arlo.shapes import shape_length, shape_lengths
+from tidal.encoder_tasks import task_entry
 from tidal.engine_model.manifest import Runtime
 from tidal.engines import Engine, open_engines
+from tidal.engines.base import AsyncEngine, StartedRun
 from tidal.profiles import LatencyProfile
-from tidal.text import TextTokenizer
+from tidal.text import SourceText, TextTokenizer
 
 Array = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class TokenRow:
-    """Tokens of one query; int64 arrays of shape [length] without padding."""
+class TokenRow(NamedTuple):
+    """Tokens of one query; int64 arrays of shape [length] without padding, and the text that they are from."""
 
     ids: npt.NDArray[np.int64]
     mask: npt.NDArray[np.int64]
     type_ids: npt.NDArray[np.int64]
+    text: SourceText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,19 @@ class EncoderModel:
         inputs = padded_inputs(self.manifest, runtime, rows)
         with self.locks[lane]:
             return self.engines[lane][runtime].run(inputs)
+
+    def start(self, lane: int, runtime: int, rows: Sequence[TokenRow]) -> EncoderRun | None:
+        """Start rows on an engine of this process; see `AsyncBatchRunner`."""
+        engine, lock = self.engines[lane][runtime], self.locks[lane]
+        # A lock that is held belongs to a failed service that still runs its last batch.
+        if not hasattr(engine, "start") or not lock.acquire(blocking=False):
+            return None
+        try:
+            run = cast(AsyncEngine, engine).start(padded_inputs(self.manifest, runtime, rows))
+        except BaseException:
+            lock.release()
+            raise
+        return EncoderRun(run, lock)
 
     def warm_up(self) -> None:
         """Run every engine once at each length that it pads to, since the first pass of a shape is slow.
@@ -68,20 +83,55 @@ class EncoderModel:
         return [n for n in self.manifest.profile.lengths if below < n <= runtime.max_length] or [runtime.max_length]
 
 
+class EncoderRun:
+    """A batch that an engine runs; it owns the lane's lock until it has ended.
+
+    Args:
+        run: The engine's run.
+        lock: Lock of the lane, which any thread may release.
+    """
+
+    def __init__(self, run: StartedRun, lock: threading.Lock) -> None:
+        self._run = run
+        self._lock = lock
+
+    def wait(self, timeout_s: float | None = None) -> dict[str, Array] | None:
+        """See `StartedRun.wait`."""
+        try:
+            outputs = self._run.wait(timeout_s)
+        except BaseException:
+            self._lock.release()
+            raise
+        if outputs is not None:
+            self._lock.release()
+        return outputs
+
+
 def padded_inputs(manifest: ArloManifest, runtime: int, rows: Sequence[TokenRow]) -> dict[str, Array]:
     """Return engine inputs, INT64 [rows, length], padded to `padded_length`."""
-    length = padded_length(manifest, runtime, max(len(row.ids) for row in rows))
-    ids = np.full((len(rows), length), manifest.tokenizer.pad_token_id, np.int64)
-    mask = np.zeros((len(rows), length), np.int64)
-    for i, row in enumerate(rows):
-        ids[i, : len(row.ids)] = row.ids
-        mask[i, : len(row.ids)] = row.mask
-    inputs = {"input_ids": ids, "attention_mask": mask}
+    lengths = [len(row.ids) for row in rows]
+    length = padded_length(manifest, runtime, max(lengths))
+    inside = None if min(lengths) == length else np.arange(length) < np.array(lengths)[:, None]
+    ids, mask, type_ids, _ = zip(*rows, strict=True)
+    inputs = {
+        "input_ids": _padded(ids, length, inside, manifest.tokenizer.pad_token_id),
+        "attention_mask": _padded(mask, length, inside, 0),
+    }
     if manifest.tokenizer.type_ids:
-        inputs["token_type_ids"] = np.zeros((len(rows), length), np.int64)
-        for i, row in enumerate(rows):
-            inputs["token_type_ids"][i, : len(row.ids)] = row.type_ids
+        inputs["token_type_ids"] = _padded(type_ids, length, inside, 0)
     return inputs
+
+
+def _padded(
+    rows: Sequence[npt.NDArray[np.int64]], length: int, inside: npt.NDArray[np.bool_] | None, fill: int
+) -> Array:
+    """Return rows as an array [rows, length], with `fill` where `inside` is false; None: nowhere."""
+    values = np.concatenate(rows)
+    if inside is None:
+        return values.reshape(-1, length)
+    padded = np.full(inside.shape, fill, np.int64)
+    padded[inside] = values
+    return padded
 
 
 def padded_length(manifest: ArloManifest, runtime: int, longest: int) -> int:
@@ -102,7 +152,7 @@ def padded_length(manifest: ArloManifest, runtime: int, longest: int) -> int:
     return shape_length(longest, spec.max_length) if manifest.extra_outputs else longest
 
 
-def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:
+def open_model(version_dir: Path, *, truncate: bool = False, longest: int | None = None) -> EncoderModel:
     """Check a published version against this machine, open its engines and warm them up.
 
     There is one lane per engine of the measured profiles, with the same number of threads.
@@ -110,6 +160,8 @@ def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:
     Args:
         version_dir: Folder of the version.
         truncate: Whether to truncate texts that exceed the model's limit instead of refusing them.
+        longest: Maximum length of a text in tokens if the caller cuts longer ones than the model reads; None: it
+            does not.
 
     Raises:
         InvalidArgument: The manifest does not match the files, this device or the installed engine library.
@@ -120,11 +172,27 @@ def open_model(version_dir: Path, *, truncate: bool = False) -> EncoderModel:
     for profile in (manifest.profile, manifest.parallel):
         if profile is not None:
             engines += _open_lanes(manifest, version_dir, profile)
-    tokenizer = TextTokenizer(version_dir / manifest.tokenizer.file, manifest.max_length, truncate=truncate)
+    tokenizer = open_text_tokenizer(manifest, version_dir, truncate=truncate, longest=longest)
     locks = tuple(threading.Lock() for _ in engines)
     model = EncoderModel(manifest, tokenizer, tuple(engines), locks)
     model.warm_up()
     return model
+
+
+def open_text_tokenizer(
+    manifest: ArloManifest, version_dir: Path, *, truncate: bool, longest: int | None
+) -> TextTokenizer:
+    """Open a version's tokenizer, with offsets if its task needs them.
+
+    Args:
+        manifest: Manifest of the version.
+        version_dir: Folder of the version.
+        truncate: Whether to truncate texts that exceed the model's limit instead of refusing them.
+        longest: Maximum length of a text in tokens if the caller cuts longer ones; None: it does not.
+    """
+    offsets = task_entry(manifest.task).offsets
+    file = version_dir / manifest.tokenizer.file
+    return TextTokenizer(file, manifest.max_length, truncate=truncate, offsets=offsets, longest=longest)
 
 
 def _open_lanes(manifest: ArloManifest, version_dir: Path, profile: LatencyProfile) -> list[tuple[Engine, ...]]:
@@ -143,15 +211,3 @@ def _open_lanes(manifest: ArloManifest, version_dir: Path, profile: LatencyProfi
             opened[key] = open_engines(artifact, contexts=profile.concurrency, threads=profile.threads)
         by_runtime.append(opened[key])
     return list(zip(*by_runtime, strict=True))
-
-
-def stack_rows(rows: Sequence[Mapping[str, Array]], name: str) -> Array:
-    """Return one output of several queries as an array [rows, longest], zero-padded."""
-    parts = [row[name] for row in rows]
-    if len(parts) == 1:
-        return parts[0][None]
-    longest = max(len(part) for part in parts)
-    out = np.zeros((len(parts), longest), parts[0].dtype)
-    for i, part in enumerate(parts):
-        out[i, : len(part)] = part
-    return out

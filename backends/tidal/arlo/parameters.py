@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 # Default SLO of a partitioned model, as a multiple of its longest runtime's latency (Arlo, Figure 4: an instance
 # finishes this many queries within the SLO).
 SLO_LATENCIES = 20.0
+
+
+def _truncate(value: object) -> object:
+    """Accept the texts of config.pbtxt."""
+    known = {"true": True, "false": False, "stride": "stride"}
+    parsed = known.get(str(value).lower())
+    if parsed is None:
+        raise ValueError(f"expected true, false or stride, got {str(value)[:40]!r}")
+    return parsed
+
+
+Truncate = Annotated[Literal[True, False, "stride"], BeforeValidator(_truncate)]
 
 
 class ArloParameters(BaseModel):
@@ -14,7 +28,26 @@ class ArloParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    truncate: bool = Field(False, description="truncate texts that exceed the model's limit instead of refusing them")
+    truncate: Truncate = Field(
+        False,
+        description="what happens to texts that exceed the model's limit: false, they are refused; true, they are "
+        "truncated; stride, they are read in windows, whose results are merged (embedding, token-classification, "
+        "question-answering)",
+    )
+    stride: int | None = Field(
+        None,
+        ge=0,
+        description="tokens that consecutive windows have in common, with truncate: stride; default: 0 for embeddings, "
+        "else 128 or half of the model's limit if that is less",
+    )
+    task: str | None = Field(
+        None, description="task of the model, for clients to read; refused if the published version has another"
+    )
+    task_settings: str | None = Field(
+        None,
+        description="settings of the task as a JSON object, for clients to read, such as the similarity of embeddings; "
+        "refused if the published version has others",
+    )
     service_weight: float = Field(
         1.0,
         ge=0,

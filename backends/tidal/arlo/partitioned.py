@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
+from tidal.arlo.cutting import Cutter
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import PartitionedMetrics
 from tidal.arlo.policies import PartitionedPolicy
@@ -70,6 +71,7 @@ class PartitionedService:
         policy: Policy with the allocation's instances, used by this service only.
         runner: Runs batches on the runtimes' models.
         allocation: Allocation, which outlives a failing service.
+        cutter: Cuts texts that are too long; None if the tokenizer refuses or truncates them.
 
     Raises:
         InvalidArgument: config.pbtxt declares an output that the model does not have.
@@ -83,12 +85,13 @@ class PartitionedService:
         policy: PartitionedPolicy,
         runner: BatchRunner,
         allocation: WatchedAllocation,
+        cutter: Cutter | None = None,
     ) -> None:
         self._policy = policy
         self._allocation = allocation
         self._log = context.log
         self._metrics = PartitionedMetrics(context.metrics, [runtime.max_length for runtime in manifest.runtimes])
-        self._service = ArloService(context, manifest, tokenizer, policy, runner)
+        self._service = ArloService(context, manifest, tokenizer, policy, runner, cutter)
         self._ending = threading.Event()
         self._metrics.update(policy)
         self._watcher = context.start_thread("allocation", self._watch)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from tidal.arlo.model import TokenRow
+from tidal.engines.base import StartedRun
 from tidal.requests import Array
 
 
@@ -22,9 +23,26 @@ class BatchRunner(Protocol):
             deadline: Earliest deadline of the queries as `time.monotonic()` in seconds; None: no deadline.
 
         Returns:
-            Arrays by output name, one row per query: `logits` FP32 [rows, classes] and the manifest's extra outputs.
+            Arrays by output name, one row per query: the manifest's main output and its extra outputs.
 
         Raises:
             ModelUnavailable: The lane cannot run anything now; the caller requeues the queries.
             Exception: The engine failed on these queries.
+        """
+
+
+@runtime_checkable
+class AsyncBatchRunner(BatchRunner, Protocol):
+    """A runner whose caller can stop waiting for a batch."""
+
+    def start(self, lane: int, runtime: int, rows: Sequence[TokenRow]) -> StartedRun | None:
+        """Start a batch, which has to be waited for before the next of its lane.
+
+        Args:
+            lane: Lane of the policy's batch.
+            runtime: Index into the manifest's runtimes.
+            rows: Tokens of the queries.
+
+        Returns:
+            The run; None if the lane's engine cannot run without a thread of the caller.
         """

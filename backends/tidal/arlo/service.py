@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from tidal.arlo.cutting import Cutter, pieces
+from tidal.arlo.execution import NOTHING_RAN, BatchExecution, Outcome, StartedBatch
 from tidal.arlo.jobs import AnswerBuilder, ArloRequest, ArloRow
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import ArloMetrics
-from tidal.arlo.model import padded_length
+from tidal.arlo.model import TokenRow
 from tidal.arlo.policies import ArloBatch, PlacementPolicy
-from tidal.arlo.reader import read_rows
+from tidal.arlo.reader import read_requests
 from tidal.arlo.runner import BatchRunner
-from tidal.errors import Internal, Unavailable
+from tidal.encoder_tasks.metrics import AnswerMetrics
+from tidal.errors import Internal, TidalError, Unavailable
 from tidal.requests import PendingRequest
 from tidal.service import ModelUnavailable, ServiceContext
 from tidal.serving.backoff import backoff_s
-from tidal.serving.endings import failure, missed_in_queue, model_stops
+from tidal.serving.endings import missed_in_queue, model_stops
 from tidal.serving.threads import AnswerThread, join_until
 from tidal.text import TextTokenizer
 
@@ -27,6 +31,12 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 # A query that so many processes crashed on may be the cause, so it is not run again.
 _MAX_CRASHES = 3
+# Longest time that a submitting thread waits for batches, and the longest expected latency of those that it waits for.
+# It hides later arrivals from the policy for that time, as `tidal.triton.answer_list` does.
+_HERE_S = 1e-3
+_HERE_PER_ROW_S = 0.3e-3
+_SHORT_S = 1e-3
+_SHORT_PER_ROW_S = 0.1e-3
 
 
 class ArloService:
@@ -42,6 +52,9 @@ class ArloService:
         tokenizer: Tokenizer of the version.
         policy: Policy that forms batches, used by this service only.
         runner: Runs the batches.
+        cutter: Cuts texts that are too long; None if the tokenizer refuses or truncates them.
+        replied: Called after each series of replies by the thread that sent them, so that requests which collect their
+            replies handle them together; engines are then never started by submitting threads. None for no such call.
 
     Raises:
         InvalidArgument: config.pbtxt declares an output that the model does not have.
@@ -54,69 +67,92 @@ class ArloService:
         tokenizer: TextTokenizer,
         policy: PlacementPolicy,
         runner: BatchRunner,
+        cutter: Cutter | None = None,
+        replied: Callable[[], None] | None = None,
     ) -> None:
         self._context = context
-        self._manifest = manifest
         self._runtimes = manifest.runtimes
         self._tokenizer = tokenizer
         self._policy = policy
-        self._runner = runner
-        self._answer_builder = AnswerBuilder(manifest, context.outputs)
+        self._cutter = cutter
+        self._replied = replied
+        self._handed_over: deque[StartedBatch] = deque()
+        self._answer_builder = AnswerBuilder(manifest, tokenizer, context.outputs, AnswerMetrics(context.metrics))
         self._metrics = ArloMetrics(context.metrics, [runtime.max_length for runtime in manifest.runtimes])
+        self._execution = BatchExecution(manifest, runner, self._answer_builder, self._metrics)
+        self._starts_here = replied is None and self._execution.starts
         self._failures = [0] * len(manifest.runtimes)  # consecutive, by runtime
-        self._changed = threading.Condition()
+        # `with` on a lock runs no Python, on a condition it does.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._closing = False
         self._ending = threading.Event()
         self._workers: set[threading.Thread] = set()
         self._wanted = 0
-        with self._changed:
+        with self._lock:
             self._match_workers()
         self._answers = AnswerThread(context, self._answer)
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
-        """Tokenize requests and queue their rows; invalid requests are answered here."""
-        rows = self._tokenise(requests)
-        with self._changed:
+        """Tokenise requests and queue their rows; invalid requests are answered here.
+
+        If a lane is free, its engine is started here, since waking a thread takes as long as a short text. This thread
+        also waits for batches that are expected to end soon, for a bounded time; workers wait for all others.
+        """
+        self._accept(self._tokenise(requests))
+
+    def submit_tokens(self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]]) -> None:
+        """Queue requests that this process has tokenised, each with its rows, which the model accepts."""
+        self._accept(self._rows(requests))
+
+    def _accept(self, rows: Sequence[ArloRow]) -> None:
+        with self._lock:
             accepted = self._queue(rows)
-            self._metrics.waiting.set(len(self._policy))
-            self._changed.notify(len(rows))
+            late, batch, now = self._next(start=self._starts_here)
+            self._wake()
         if not accepted:
             _refuse_all(rows)
+        self._refuse(late, now)
+        if batch is not None:
+            try:
+                self._start_here(batch, now, len(rows))
+            except BaseException:
+                self._clear_queue()
+                raise
 
-    def run_here(self, request: PendingRequest) -> None:
-        """Queue a request and run the next batch in the calling thread; that is this request if all lanes are free.
+    def _start_here(self, batch: ArloBatch | None, now: float, arrived: int) -> None:
+        """Start batches in the calling thread, until one takes long or a bounded time is over.
 
-        For callers that wait for the response: no other thread has to wake. If lanes are busy or other queries come
-        first, workers run the request later, as after `submit`.
+        Args:
+            batch: First batch.
+            now: Time of its decision, by `time.monotonic()`, in seconds.
+            arrived: Number of rows that arrived together.
         """
-        rows = self._tokenise([request])
-        batch: ArloBatch | None = None
-        late: list[ArloRow] = []
-        try:
-            with self._changed:
-                accepted = self._queue(rows)
-                if accepted:
+        until = now + _HERE_S + _HERE_PER_ROW_S * arrived
+        while batch is not None:
+            started = self._execution.start(batch, now)
+            short = batch.seconds <= _SHORT_S + _SHORT_PER_ROW_S * len(batch.queries)
+            wait_s = until - time.monotonic()
+            outcome = self._outcome(started, wait_s) if short and wait_s > 0 else None
+            if outcome is None:
+                with self._lock:
+                    self._handed_over.append(started)
+                    self._changed.notify()
+                return
+            finished, took = outcome
+            with self._lock:
+                self._policy.finished(batch, took)
+                batch = None
+                late: Sequence[ArloRow] = ()
+                if len(self._policy) or self._closing:
                     late, batch, now = self._next()
                     self._wake()
-            if not accepted:
-                _refuse_all(rows)
-                return
+            self._answer(finished)
             self._refuse(late, now)
-            if batch is None:
-                return
-            finished, took = self._run(batch, now)
-            with self._changed:
-                self._policy.finished(batch, took)
-                self._wake()
-        except BaseException as error:
-            self._clear_queue()
-            self._context.failed(error)
-            raise
-        self._answer(finished)
 
     def adjust(self, act: Callable[[], None]) -> None:
         """Call `act` while no other thread uses the policy, then match the number of workers to its lanes."""
-        with self._changed:
+        with self._lock:
             act()
             if not self._closing:
                 self._match_workers()
@@ -125,7 +161,7 @@ class ArloService:
         """Run the waiting queries, then end the threads; rows left after `timeout_s` seconds stay unanswered."""
         until = time.monotonic() + timeout_s
         self._ending.set()
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._changed.notify_all()
             workers = list(self._workers)
@@ -144,12 +180,35 @@ class ArloService:
 
     def _tokenise(self, requests: Sequence[PendingRequest]) -> list[ArloRow]:
         """Return the rows of valid requests; fail the others."""
+        requests, inputs = self._answer_builder.inputs(requests)
+        read = read_requests(inputs, self._tokenizer)
+        valid: list[tuple[PendingRequest, Sequence[TokenRow]]] = []
+        for request, tokens in zip(requests, read, strict=True):
+            if isinstance(tokens, TidalError):  # one request must not fail the others
+                request.fail(tokens)
+            else:
+                valid.append((request, tokens))
+        return self._rows(valid)
+
+    def _rows(self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]]) -> list[ArloRow]:
         rows: list[ArloRow] = []
-        for request in requests:
-            try:
-                rows.extend(self._read(request))
-            except Exception as error:  # one request must not fail the others
-                request.fail(failure(error, "the request could not be read"))
+        for request, tokens in requests:
+            if request.record is not None:
+                request.record.tokens = sum(len(row.ids) for row in tokens)
+            run, windows = tokens, None
+            if self._cutter is not None:
+                try:
+                    windows = self._cutter.cut(tokens)
+                except TidalError as error:
+                    request.fail(error)
+                    continue
+                run = pieces(tokens, windows)
+            parent = ArloRequest(request, tokens, windows)
+            rows += [
+                ArloRow(len(row.ids), request.arrival, request.deadline, tokens=row, parent=parent, index=index)
+                for index, row in enumerate(run)
+            ]
+        self._metrics.arrived.add([row.length for row in rows])
         return rows
 
     def _queue(self, rows: Sequence[ArloRow]) -> bool:
@@ -158,18 +217,6 @@ class ArloService:
             for row in rows:
                 self._policy.submit(row)
         return not self._closing
-
-    def _read(self, request: PendingRequest) -> list[ArloRow]:
-        tokens = read_rows(request.inputs, self._tokenizer)
-        parent = ArloRequest(request, len(tokens))
-        for row in tokens:
-            self._metrics.length(len(row.ids))
-        if request.record is not None:
-            request.record.tokens = sum(len(row.ids) for row in tokens)
-        return [
-            ArloRow(len(row.ids), request.arrival, request.deadline, tokens=row, parent=parent, index=index)
-            for index, row in enumerate(tokens)
-        ]
 
     def _work(self) -> None:
         try:
@@ -180,7 +227,7 @@ class ArloService:
 
     def _clear_queue(self) -> None:
         """Stop after a failure: `tidal.triton` fails the open requests and starts a new service."""
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._policy.clear()
             self._changed.notify_all()
@@ -195,13 +242,14 @@ class ArloService:
         took: float | None = None
         finished: list[ArloRequest] = []
         while True:
-            with self._changed:
+            with self._lock:
                 if ran is not None:
                     self._policy.finished(ran, took)
                     ran = None
-                late, batch, now = self._next()
+                handed = self._handed_over.popleft() if self._handed_over else None
+                late, batch, now = self._next(start=handed is None)
                 self._wake()
-                if batch is None and not late and not finished:
+                if batch is None and handed is None and not late and not finished:
                     if self._closing and not len(self._policy):
                         self._changed.notify_all()
                         return
@@ -210,21 +258,22 @@ class ArloService:
                         return
                     self._changed.wait()
                     continue
-            if batch is None:
+            if batch is None and handed is None:
                 self._answer(finished)
             elif finished:
                 self._answers.put(finished)
             finished = []
             self._refuse(late, now)
-            if batch is not None:
-                finished, took = self._run(batch, now)
-                ran = batch
+            started = handed if batch is None else self._execution.take(batch, now)
+            if started is not None:
+                finished, took = self._outcome(started) or NOTHING_RAN
+                ran = started.batch
 
-    def _next(self) -> tuple[list[ArloRow], ArloBatch | None, float]:
-        """Return expired queries, the batch to start, and the time of this decision."""
+    def _next(self, *, start: bool = True) -> tuple[list[ArloRow], ArloBatch | None, float]:
+        """Return expired queries, the batch to start (None without `start`), and the time of this decision."""
         now = time.monotonic()
         late = cast(list[ArloRow], self._policy.expired(now))
-        batch = self._policy.next_batch(now)
+        batch = self._policy.next_batch(now) if start else None
         self._metrics.waiting.set(len(self._policy))
         return late, batch, now
 
@@ -232,35 +281,16 @@ class ArloService:
         for row in late:
             row.parent.fail(missed_in_queue(row.parent.request, now))
 
-    def _run(self, batch: ArloBatch, now: float) -> tuple[list[ArloRequest], float | None]:
-        """Run a batch; return the requests it completed, and its duration in seconds (None unless all queries ran)."""
-        rows = [row for row in cast(Sequence[ArloRow], batch.queries) if row.parent.wanted(now)]
-        if not rows:
-            return [], None
-        deadline = min((row.deadline for row in rows if row.deadline is not None), default=None)
+    def _outcome(self, started: StartedBatch, wait_s: float | None = None) -> Outcome | None:
+        """Wait for a batch, and requeue it if its lane cannot run anything now; see `BatchExecution.outcome`."""
         try:
-            outputs = self._runner.run(batch.lane, batch.runtime, [row.tokens for row in rows], deadline)
+            outcome = self._execution.outcome(started, wait_s)
         except ModelUnavailable as error:
-            self._requeue(batch, rows, error)
-            return [], None
-        except Exception as error:
-            answer = failure(error, "the engine failed")
-            for row in rows:
-                row.parent.fail(answer)
-            return [], None
-        took = time.monotonic() - now
-        self._failures[batch.runtime] = 0
-        runtime = self._runtimes[batch.runtime]
-        lengths = [row.length for row in rows]
-        padded = padded_length(self._manifest, batch.runtime, max(lengths))
-        self._metrics.ran(runtime, lengths, padded, [now - row.arrival for row in rows], took)
-        finished = []
-        for place, row in enumerate(rows):
-            if row.parent.request.record is not None:
-                row.parent.request.record.ran(now, now + took)
-            if row.parent.finish(row.index, self._answer_builder.row(outputs, place, row.length, runtime)):
-                finished.append(row.parent)
-        return finished, took if len(rows) == len(batch.queries) else None
+            self._requeue(started.batch, started.rows, error)
+            return NOTHING_RAN
+        if outcome is not None and outcome is not NOTHING_RAN:
+            self._failures[started.batch.runtime] = 0
+        return outcome
 
     def _requeue(self, batch: ArloBatch, rows: Sequence[ArloRow], error: ModelUnavailable) -> None:
         """Requeue a batch that its lane could not run, and pause the lane.
@@ -276,7 +306,7 @@ class ArloService:
                 )
             elif self._closing:
                 row.parent.fail(Unavailable(f"the model stops serving here, and {error}"))
-        with self._changed:
+        with self._lock:
             self._policy.requeue(batch)
             self._metrics.waiting.set(len(self._policy))
             self._changed.notify(len(self._policy))
@@ -287,6 +317,8 @@ class ArloService:
     def _answer(self, finished: Sequence[ArloRequest]) -> None:
         for each in finished:
             self._answer_builder.reply(each)
+        if self._replied is not None:
+            self._replied()
 
 
 def _refuse_all(rows: Sequence[ArloRow]) -> None:

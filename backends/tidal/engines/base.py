@@ -16,7 +16,7 @@ from tidal.engines.entries import EngineKind
 from tidal.errors import InvalidArgument
 
 # Ordered from the most precise to the least.
-Precision = Literal["fp32", "fp16", "bf16", "int8"]
+Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]
 
 # A fixed size, or the inclusive bounds of a dynamic one.
 Dim = int | tuple[int, int]
@@ -64,7 +64,8 @@ class PlanOptions(BaseModel):
     plans: Literal["shared", "separate"] = Field(
         "shared",
         description="shared: one plan with a static optimisation profile per length, whose engines share weights; "
-        "separate: one plan per length, with that length fixed in the network",
+        "separate: one plan per length, with that length fixed in the network; default: shared, but separate for "
+        "placement partitioned, where each length has a process of its own",
     )
     workspace_mb: int | None = Field(
         None, ge=1, description="maximum GPU memory in MiB that a layer may use as workspace; default: no limit"
@@ -101,6 +102,27 @@ class Engine(Protocol):
         Raises:
             InvalidArgument: An input is missing, unknown, or has a shape or dtype that was not declared.
         """
+
+
+class StartedRun(Protocol):
+    """A batch that an engine runs on its own threads."""
+
+    def wait(self, timeout_s: float | None = None) -> dict[str, npt.NDArray[Any]] | None:
+        """Wait for the end of the run, without the GIL.
+
+        Args:
+            timeout_s: Seconds to wait for at most; None to wait until the end.
+
+        Returns:
+            Arrays by name, as from `Engine.run`; None if the run has not ended.
+        """
+
+
+class AsyncEngine(Engine, Protocol):
+    """An engine whose caller can stop waiting for a run."""
+
+    def start(self, inputs: Mapping[str, npt.NDArray[Any]]) -> StartedRun:
+        """Start one batch, with the inputs and errors of `run`; wait for its end before the next."""
 
 
 def check_inputs(specs: tuple[TensorSpec, ...], inputs: Mapping[str, npt.NDArray[Any]]) -> None:

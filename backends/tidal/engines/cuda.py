@@ -37,6 +37,19 @@ def call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
     return values[0] if values else None
 
 
+class DeviceMemory:
+    """Memory of the device.
+
+    Args:
+        size: Size in bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.address = int(call(runtime.cudaMalloc, size))
+        weakref.finalize(self, runtime.cudaFree, self.address)
+
+
 class Buffer:
     """Device memory, and page-locked host memory of the same size for copies.
 

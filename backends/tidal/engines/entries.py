@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from typing import Annotated
 
 from tidal.device import DeviceKind
+from tidal.registered import Registered, check_registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,32 +72,8 @@ def engine_entry(kind: str) -> EngineEntry:
     Raises:
         ValueError: The registry has no engine of this name.
     """
-    return ENGINES[check_engine_kind(kind)]
-
-
-def check_engine_kind(kind: str) -> str:
-    """Check that an engine is registered, and return its name.
-
-    Raises:
-        ValueError: It is not registered; names the registered ones.
-    """
-    if kind not in ENGINES:
-        *first, last = map(repr, ENGINES)
-        raise ValueError(f"expected {', '.join(first)} or {last}, got '{kind}'")
-    return kind
-
-
-class _Registered:
-    """Validates the name of an engine when a spec or a manifest is read."""
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(check_engine_kind, core_schema.str_schema())
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"type": "string", "enum": list(ENGINES)}
+    return ENGINES[check_registered(kind, ENGINES)]
 
 
 # Name of a registered engine.
-EngineKind = Annotated[str, _Registered]
+EngineKind = Annotated[str, Registered(ENGINES)]

@@ -9,13 +9,18 @@ from tidal.engines.base import Dim
 # Inclusive bounds of each dimension of each input, by name. A profile is static if all bounds are equal.
 Profile = Mapping[str, tuple[tuple[int, int], ...]]
 
+# Ends of the bands that a dynamic dimension is divided into. A plan's kernels are chosen for one shape of each profile,
+# so that with one profile short inputs would run on kernels for the longest.
+_BAND_ENDS = (32, 64, 128, 256, 512, 1024, 2048)
+
 
 def profiles_for(shapes: Mapping[str, tuple[Dim, ...]]) -> tuple[Profile, ...]:
     """The profiles that serve some shapes.
 
     A single query has a profile with batch size 1, so that with a fixed length min = opt = max, and kernels are chosen
     for exactly that shape. Larger batches share a second profile. An input whose first dimension is fixed, while those
-    of other inputs are not, has no batch axis: that dimension is the same in both profiles.
+    of other inputs are not, has no batch axis: that dimension is the same in both profiles. A dynamic length that all
+    inputs have in common is divided into bands, each with both profiles.
 
     Args:
         shapes: Dimensions of each input by name.
@@ -25,9 +30,20 @@ def profiles_for(shapes: Mapping[str, tuple[Dim, ...]]) -> tuple[Profile, ...]:
     low = min(bounds[name][0][0] for name in batched)
     high = max(bounds[name][0][1] for name in batched)
     batches = [(low, high)] if low == high or low > 1 else [(1, 1), (2, high)]
-    return tuple(
-        {name: (batch, *dims[1:]) if name in batched else dims for name, dims in bounds.items()} for batch in batches
-    )
+    lengths = {dim for name in bounds for dim in bounds[name][name in batched :] if dim[0] != dim[1]}
+    bands = _bands(*next(iter(lengths))) if len(lengths) == 1 else ()
+    found = []
+    for band in bands or (None,):
+        for batch in batches:
+            within = {name: tuple(band if band and dim in lengths else dim for dim in bounds[name]) for name in bounds}
+            found.append({name: (batch, *dims[1:]) if name in batched else dims for name, dims in within.items()})
+    return tuple(found)
+
+
+def _bands(low: int, high: int) -> tuple[tuple[int, int], ...]:
+    """Divide a dimension's bounds at the ends of the bands."""
+    ends = [*(end for end in _BAND_ENDS if low <= end < high), high]
+    return tuple(zip([low, *(end + 1 for end in ends[:-1])], ends, strict=True))
 
 
 def serving(profiles: Sequence[Profile], shapes: Mapping[str, tuple[Dim, ...]]) -> tuple[int, ...]:

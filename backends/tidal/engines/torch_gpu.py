@@ -46,7 +46,7 @@ class TorchGpuEngine:
         self._inputs = inputs
         self._outputs = outputs
         self._static = static
-        self._stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream: torch.cuda.Stream = torch.cuda.Stream()
         self._captured: dict[tuple[tuple[int, ...], ...], _Captured] = {}
 
     @property

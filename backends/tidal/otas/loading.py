@@ -59,6 +59,7 @@ def load(context: ServiceContext, parameters: OtasParameters) -> Callable[[Servi
             open_library(tasks_folder(fresh.model_dir), manifest, parameters.task_bytes, fresh.metrics),
             parameters.make_policy(Profile(manifest.profile, accuracies)),
             accuracies,
+            tokens=manifest.tokens,
             default_latency_s=parameters.default_latency_ms / 1e3,
             readers=readers,
         )

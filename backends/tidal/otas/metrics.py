@@ -47,8 +47,7 @@ class OtasMetrics(IntakeMetrics):
             started: Start of the batch, by `time.monotonic()`, in seconds.
             execute_s: Engine time of the batch, in seconds.
         """
-        for row in rows:
-            self._queue.observe(started - row.arrival)
+        self._queue.observe_all([started - row.arrival for row in rows])
         self._execute.observe(execute_s)
         self._predicted.inc(batch.seconds)
         self._batch.observe(len(rows))

@@ -34,9 +34,10 @@ def read_images(inputs: Mapping[str, Array], decoder: ImageDecoder, shape: tuple
         raise InvalidArgument("the request has neither image nor pixel_values; accepted: one of them")
     if pixels.shape[1:] != shape:
         raise InvalidArgument(f"pixel_values has shape {list(pixels.shape)}; accepted: [rows, {_listed(shape)}]")
-    finite = np.isfinite(pixels).all(axis=(1, 2, 3))
+    finite = np.isfinite(pixels)
     if not finite.all():
-        raise InvalidArgument(f"pixel_values row {int(np.argmin(finite))} has values that are not finite")
+        row = int(np.argmin(finite.all(axis=(1, 2, 3))))
+        raise InvalidArgument(f"pixel_values row {row} has values that are not finite")
     return list(pixels)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,26 +12,27 @@ from tidal.otas.images import FloatArray
 from tidal.otas.policies import Query
 from tidal.otas.tasks import OtasTask, TaskParameters
 from tidal.requests import Array, PendingRequest
+from tidal.serving.classes import CLASS_OUTPUTS, ClassScores, gather, score_rows
 from tidal.serving.rows import RequestRows
-from tidal.serving.softmax import softmax
 from tidal.tasks.lease import Lease
 
 # Largest share of a request's time that is reserved for its answer, however long answers took lately.
 _MAX_ANSWER_SHARE = 0.1
-OUTPUTS = ("gamma", "label", "logits", "probabilities", "queue_ms")
+OUTPUTS = ("gamma", "input_tokens", *CLASS_OUTPUTS, "queue_ms")
 
 
-@dataclass(frozen=True, slots=True)
-class RowResult:
+class RowResult(NamedTuple):
     """Result of a row.
 
     Attributes:
-        logits: Logits of the row's task, of shape [classes].
+        scores: Scores of the rows of the batch that are of the same task.
+        row: Index of the row in them.
         gamma: The γ that the row ran at.
         queue_s: Seconds from the row's arrival to the start of its batch.
     """
 
-    logits: FloatArray
+    scores: ClassScores
+    row: int
     gamma: int
     queue_s: float
 
@@ -118,40 +120,36 @@ def batch_inputs(rows: Sequence[OtasRow], gamma: int) -> tuple[FloatArray, Float
     return pixels, np.stack([row.parameters.prompts[gamma] for row in rows]) if gamma > 0 else None
 
 
-def batch_logits(rows: Sequence[OtasRow], gamma: int, features: FloatArray) -> list[FloatArray]:
-    """Return each row's logits [classes] by the head of its own task.
+def row_results(rows: Sequence[OtasRow], gamma: int, features: FloatArray, started: float) -> list[RowResult]:
+    """Return the result of each row of a batch, by the head of its own task.
 
     Args:
         rows: Rows of the batch.
         gamma: The γ that the batch ran at.
         features: Output of the transformer, of shape [rows, width].
+        started: Start of the batch, by `time.monotonic()`, in seconds.
     """
-    by_task: dict[int, list[int]] = {}
-    for index, row in enumerate(rows):
-        by_task.setdefault(id(row.parameters), []).append(index)
-    logits: dict[int, FloatArray] = {}
-    for indices in by_task.values():
-        of_task = rows[indices[0]].parameters.logits(gamma, features[indices])
-        logits.update(zip(indices, of_task, strict=True))
-    return [logits[index] for index in range(len(rows))]
+    scored = score_rows([row.parameters for row in rows], lambda task, indices: task.scores(gamma, features[indices]))
+    return [
+        RowResult(scores, index, gamma, started - row.arrival)
+        for row, (scores, index) in zip(rows, scored, strict=True)
+    ]
 
 
-def reply(answered: OtasRequest, labels: Sequence[str]) -> None:
+def reply(answered: OtasRequest, tokens: int) -> None:
     """Answer a request all of whose rows have run, possibly at different γ.
 
     Args:
-        answered: The request.
-        labels: Labels of its task, by class.
+        answered: Request.
+        tokens: Number of tokens of an image at the first layer, without prompts.
     """
     results, request = answered.results.results, answered.request
-    logits = np.stack([result.logits for result in results])
-    outputs: dict[str, Array] = {"logits": logits}
-    if request.wants("probabilities"):
-        outputs["probabilities"] = softmax(logits, dtype=np.float32)
-    if request.wants("label"):
-        outputs["label"] = np.array([labels[index].encode() for index in logits.argmax(-1)], object)[:, None]
+    scored = [(result.scores, result.row) for result in results]
+    outputs: dict[str, Array] = {name: gather(scored, name) for name in CLASS_OUTPUTS if request.wants(name)}
     if request.wants("gamma"):
         outputs["gamma"] = np.array([[result.gamma] for result in results], np.int32)
+    if request.wants("input_tokens"):
+        outputs["input_tokens"] = np.full((len(results), 1), tokens, np.int32)
     if request.wants("queue_ms"):
         outputs["queue_ms"] = np.array([[result.queue_s * 1e3] for result in results], np.float32)
     if request.record is not None:

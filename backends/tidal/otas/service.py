@@ -14,17 +14,20 @@ from tidal.otas.library import OtasLibrary
 from tidal.otas.metrics import OtasMetrics, Outcome
 from tidal.otas.policies import Batch, OtasPolicy, Query
 from tidal.otas.reading import read_images
-from tidal.otas.rows import OUTPUTS, OtasRequest, OtasRow, ReadImages, RowResult, batch_inputs, batch_logits, reply
+from tidal.otas.rows import OUTPUTS, OtasRequest, OtasRow, ReadImages, batch_inputs, reply, row_results
 from tidal.otas.tasks import OtasTask
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
 from tidal.serving.endings import cancellation, failure, missed_in_queue, model_stops
-from tidal.serving.threads import AnswerThread, join_until, remaining_s
-from tidal.tasks.intake import Intake
+from tidal.serving.threads import DRAIN_S, AnswerThread, join_until, remaining_s
+from tidal.tasks.intake import Intake, read_each
 from tidal.tasks.lease import Lease
 
 # Weight of the newest batch in the moving average of the time that answers take.
 _AVERAGING_STEP = 0.1
+
+# Largest batch that the thread which ran it answers itself, if no query waits.
+_FEW_ROWS = 2
 
 # A batch that has run, and its seconds; None where it failed or some of its queries were not run.
 _Ran = tuple[Batch, float | None]
@@ -46,8 +49,8 @@ class Transformer(Protocol):
 class OtasService:
     """An intake, a thread that runs batches, and one that answers.
 
-    Images are decoded, and tasks loaded, while a batch runs. Whenever the engine is free and queries wait, the policy
-    decides which run next and which are evicted.
+    Encoded images are decoded, and tasks loaded, while a batch runs. Whenever the engine is free and queries wait, the
+    policy decides which run next and which are evicted.
 
     Args:
         context: Context that the service is started with.
@@ -57,6 +60,7 @@ class OtasService:
         library: The model's tasks; owned by the service from now on.
         policy: Policy that decides; owned by the service from now on.
         accuracies: Accuracy by task and γ, which the policy reads; the service adds the tasks of admitted queries.
+        tokens: Number of tokens of an image at the first layer, without prompts.
         default_latency_s: Seconds from arrival to deadline for requests without a deadline.
         readers: Number of threads that decode images.
 
@@ -74,6 +78,7 @@ class OtasService:
         policy: OtasPolicy,
         accuracies: dict[str, Mapping[int, float]],
         *,
+        tokens: int,
         default_latency_s: float,
         readers: int,
     ) -> None:
@@ -81,6 +86,7 @@ class OtasService:
         self._transformer = run
         self._decoder = decoder
         self._shape = shape
+        self._tokens = tokens
         self._policy = policy
         self._accuracies = accuracies
         self._default_latency_s = default_latency_s
@@ -92,14 +98,22 @@ class OtasService:
         self._answers = AnswerThread[Callable[[], None]](context, lambda answer: answer())
         self._runner = context.start_thread("runner", self._work)
         self._intake = Intake(
-            context, library, self._metrics, self._read, self._admit, self._last_admitted, readers=readers
+            context,
+            library,
+            self._metrics,
+            read_each(self._read),
+            self._admit,
+            self._last_admitted,
+            readers=readers,
+            slow=lambda request: "image" in request.inputs,
         )
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
-        """Pass requests to the threads that read them; does not wait."""
+        """Queue requests with pixel values, and pass those with encoded images to the threads that decode them."""
         if not self._intake.accept(requests):
             for request in requests:
                 request.fail(model_stops())
+        self._answers.drain(DRAIN_S)
 
     def close(self, timeout_s: float) -> None:
         """Run the queued rows, then end the threads; rows that are left after `timeout_s` seconds stay unanswered."""
@@ -110,27 +124,33 @@ class OtasService:
         self._answers.close(until)
         self._intake.close(remaining_s(until))
 
-    def _read(self, request: PendingRequest, task: str) -> ReadImages:
+    def _read(self, request: PendingRequest, task: str | None) -> ReadImages:
+        assert task is not None  # the intake refuses requests without a task
         return ReadImages(request, task, read_images(request.inputs, self._decoder, self._shape))
 
-    def _admit(self, read: ReadImages, lease: Lease[OtasTask]) -> bool:
+    def _admit(self, read: Sequence[tuple[ReadImages, Lease[OtasTask] | None]]) -> list[TidalError | None]:
         with self._changed:
             if self._ended:
-                return False
+                return [model_stops() for _ in read]
             now = time.monotonic()
-            self._accuracies[read.task] = lease.handle.accuracy
-            admitted = OtasRequest(read, lease, self._default_latency_s, 2 * self._answering_s)
-            try:
-                for row in admitted.rows:
-                    self._policy.add(row, now)
-            except BaseException:
-                self._dequeue(admitted)
-                admitted.end()
-                raise
+            errors = [self._queue(images, cast(Lease[OtasTask], lease), now) for images, lease in read]
             self._metrics.waiting.set(len(self._policy))
             if self._policy.can_start:
                 self._changed.notify()
-        return True
+        return errors
+
+    def _queue(self, read: ReadImages, lease: Lease[OtasTask], now: float) -> TidalError | None:
+        """Queue the rows of a request, with the lock held; returns the error if the policy refuses one."""
+        self._accuracies[read.task] = lease.handle.accuracy
+        admitted = OtasRequest(read, lease, self._default_latency_s, 2 * self._answering_s)
+        try:
+            for row in admitted.rows:
+                self._policy.add(row, now)
+        except Exception as error:  # one request must not fail the others
+            self._dequeue(admitted)
+            admitted.end()
+            return failure(error, "the request could not be queued")
+        return None
 
     def _last_admitted(self) -> None:
         with self._changed:
@@ -196,13 +216,17 @@ class OtasService:
         try:
             features = self._transformer(batch.gamma, *batch_inputs(rows, batch.gamma))
         except Exception as error:
-            answer = failure(error, "the engine failed")
+            reason = failure(error, "the engine failed")
             for request in dict.fromkeys(row.parent for row in rows):
-                self._drop(request, "failed", answer)
+                self._drop(request, "failed", reason)
             return None
         ended = time.monotonic()
-        self._answers.put(partial(self._answer, rows, batch.gamma, now, ended, features))
         self._metrics.ran(batch, rows, now, ended - now)
+        answer = partial(self._answer, rows, batch.gamma, now, ended, features)
+        if len(rows) <= _FEW_ROWS and not len(self._policy):
+            self._answers.answer_here(answer)
+        else:
+            self._answers.put(answer)
         return ended - now if len(rows) == len(planned) else None
 
     def _wanted(self, request: OtasRequest, now: float) -> bool:
@@ -218,12 +242,12 @@ class OtasService:
         return cancelled is None
 
     def _answer(self, rows: Sequence[OtasRow], gamma: int, started: float, ended: float, features: FloatArray) -> None:
-        for row, logits in zip(rows, batch_logits(rows, gamma, features), strict=True):
+        for row, result in zip(rows, row_results(rows, gamma, features, started), strict=True):
             request = row.parent
             if request.request.record is not None:
                 request.request.record.ran(started, ended)
-            if request.results.finish(row.index, RowResult(logits, gamma, started - row.arrival)):
-                reply(request, row.parameters.labels)
+            if request.results.finish(row.index, result):
+                reply(request, self._tokens)
                 self._count_end(request, "in_time" if time.monotonic() <= request.deadline else "late")
         self._answering_s += _AVERAGING_STEP * (time.monotonic() - ended - self._answering_s)
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tidal.errors import InvalidArgument
 from tidal.manifest import Strict
 from tidal.otas.manifest import OtasManifest
+from tidal.serving.classes import ClassScores, label_array
 from tidal.tasks.folder import check_base, place_task, read_content, read_task, read_tensors
 from tidal.tasks.record import LabelledRecord, make_record, read_record
 from tidal.tensor_file import Array, pack_tensors
@@ -28,6 +29,7 @@ FloatArray = npt.NDArray[np.float32]
 Share = Annotated[float, Field(ge=0, le=1)]
 # Accepted size of a task's file beyond the model's own γ: its header, and prompts and heads for other γ.
 _EXTRA_BYTES = 64 << 20
+_LEAST_LABELS = 2
 
 
 class OtasProvenance(Strict):
@@ -48,6 +50,12 @@ class OtasTaskRecord(LabelledRecord):
     accuracy: dict[int, Share] = Field(description="accuracy by γ, on images that were not used for training")
     provenance: OtasProvenance
 
+    @model_validator(mode="after")
+    def _check_classes(self) -> OtasTaskRecord:
+        if len(self.labels) < _LEAST_LABELS:
+            raise ValueError(f"labels: expected 2 labels or more, got {len(self.labels)}")
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
@@ -62,7 +70,7 @@ class Head:
     bias: FloatArray
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskParameters:
     """Parameters that a task adds to the model.
 
@@ -82,6 +90,14 @@ class TaskParameters:
         """Return logits [images, classes] for features [images, width] that were computed at γ."""
         head = self.heads.get(gamma, self.head)
         return np.asarray(features @ head.weight.T + head.bias, np.float32)
+
+    def scores(self, gamma: int, features: FloatArray) -> ClassScores:
+        """Return the scores of features [images, width] that were computed at γ."""
+        return ClassScores(self.logits(gamma, features), self._label_array)
+
+    @cached_property
+    def _label_array(self) -> Array:
+        return label_array(self.labels)
 
     @property
     def bytes(self) -> int:

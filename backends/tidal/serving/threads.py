@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 from tidal.service import ServiceContext
 
 Finished = TypeVar("Finished")
+# Longest time in seconds that a thread which accepts requests waits for answers, see `AnswerThread.drain`.
+DRAIN_S = 0.02
 
 
 class AnswerThread(Generic[Finished]):
@@ -23,12 +25,35 @@ class AnswerThread(Generic[Finished]):
 
     def __init__(self, context: ServiceContext, answer: Callable[[Finished], None]) -> None:
         self._answer = answer
+        self._changed = threading.Condition()
+        self._open = 0  # number of items that are queued or being answered
         self._finished: queue.SimpleQueue[tuple[Finished] | None] = queue.SimpleQueue()
         self._thread = context.start_thread("responder", self._run)
 
     def put(self, finished: Finished) -> None:
         """Queue an item to be answered; does not wait."""
+        with self._changed:
+            self._open += 1
         self._finished.put((finished,))
+
+    def answer_here(self, finished: Finished) -> None:
+        """Answer an item in the calling thread."""
+        with self._changed:
+            self._open += 1
+        self._answer_one(finished)
+
+    def drain(self, timeout_s: float) -> None:
+        """Wait until all items are answered.
+
+        For threads that accept requests. While answers are slower than the engine, requests that are accepted later are
+        answered no later: they arrive in larger numbers, and `execute` can return their answers as a list.
+
+        Args:
+            timeout_s: Seconds to wait for at most.
+        """
+        if self._open:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._open, timeout_s)
 
     def close(self, until: float) -> None:
         """Answer what is queued, then end the thread.
@@ -41,7 +66,14 @@ class AnswerThread(Generic[Finished]):
 
     def _run(self) -> None:
         while (item := self._finished.get()) is not None:
-            self._answer(item[0])
+            self._answer_one(item[0])
+
+    def _answer_one(self, finished: Finished) -> None:
+        self._answer(finished)
+        with self._changed:
+            self._open -= 1
+            if not self._open:
+                self._changed.notify_all()
 
 
 def remaining_s(until: float) -> float:

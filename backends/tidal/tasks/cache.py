@@ -119,6 +119,16 @@ class TaskCache(Generic[Task, Handle]):
         self._answer(entry, future)
         return future
 
+    def acquire_now(self, name: str) -> Lease[Handle] | None:
+        """Acquire a task for use if it is in memory; None if it is not, see `acquire`."""
+        with self._changed:
+            entry = self._entries.get(name)
+            if entry is None or entry.state != "resident":
+                return None
+            self._entries[name] = self._entries.pop(name)  # now the most recently used
+            entry.pins += 1
+        return self._lease(entry)
+
     def state(self) -> CacheState:
         """Return the current state, for metrics."""
         with self._changed:
@@ -186,8 +196,12 @@ class TaskCache(Generic[Task, Handle]):
             # A new exception per waiter: raising one modifies it.
             waiter.set_exception(type(entry.error)(str(entry.error)))
             return
+        waiter.set_result(self._lease(entry))
+
+    def _lease(self, entry: Entry[Handle]) -> Lease[Handle]:
+        """Return a lease of a task that is pinned for it."""
         assert entry.handle is not None
-        waiter.set_result(Lease(entry.handle, lambda: self._release(entry)))
+        return Lease(entry.handle, lambda: self._release(entry))
 
     def _reserve(self, entry: Entry[Handle], size: int) -> None:
         """Reserve memory for a task; waits until enough has been freed by evicting least recently used tasks.

@@ -70,6 +70,10 @@ class TaskLibrary(Generic[Task, Handle]):
             self.refresh()
         return self._cache.acquire(name)
 
+    def acquire_now(self, name: str) -> Lease[Handle] | None:
+        """Acquire a task for use if it is in memory; see `TaskCache.acquire_now`."""
+        return self._cache.acquire_now(name)
+
     def close(self) -> None:
         """Unload all tasks, those in use once they are released."""
         self._cache.close()

@@ -38,17 +38,12 @@ class TaskRecord(Strict):
 
 
 class LabelledRecord(TaskRecord):
-    """`task.json` of a classification task."""
+    """`task.json` of a task that may have labels."""
 
-    labels: tuple[Label, ...] = Field(min_length=1, max_length=10_000)
+    labels: tuple[Label, ...] = Field((), max_length=10_000)
 
     @model_validator(mode="after")
     def _check_labels(self) -> LabelledRecord:
-        if len(self.labels) == 1:
-            raise ValueError(
-                f"expected 2 labels or more, got one, '{self.labels[0]}': one output is a score, and scores are not "
-                "served as tasks"
-            )
         if len(set(self.labels)) != len(self.labels):
             raise ValueError("labels must differ")
         return self

@@ -5,11 +5,14 @@ Triton runs this at load in a separate process per model: import nothing heavy h
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 MAX_BATCH_SIZE = 64
+_COMMAND = Path("/proc/self/cmdline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,24 @@ class TensorConfig:
         return {**entry, "optional": True} if self.optional else entry
 
 
+def published_task(command: Path = _COMMAND) -> str | None:
+    """Return the task in the manifest of the version that is loaded; None if it cannot be read or has none.
+
+    Triton does not pass the version's folder to `auto_complete_config`, but its stub was started with `model.py` in
+    this folder as first argument, whether that file exists or not.
+
+    Args:
+        command: File with the arguments of this process.
+    """
+    try:
+        arguments = command.read_bytes().split(b"\0")
+        manifest = json.loads((Path(arguments[1].decode()).parent / "manifest.json").read_bytes())
+        task = manifest["task"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return task if isinstance(task, str) else None
+
+
 def complete_config(
     config: Any,
     inputs: Iterable[TensorConfig],
@@ -41,6 +62,7 @@ def complete_config(
     *,
     dynamic_batching: bool = True,
     decoupled: bool = False,
+    batched: bool = True,
 ) -> Any:
     """Add what a config lacks: tensors, the batch size and dynamic batching.
 
@@ -50,15 +72,16 @@ def complete_config(
     Args:
         config: Triton's model config.
         inputs: Inputs to add if the config has none.
-        outputs: Outputs to add if the config has none.
+        outputs: Outputs to add if the config has none; read only then, so a generator may import what they need.
         dynamic_batching: Whether to add dynamic batching if the config has no inputs.
         decoupled: Whether the model may send any number of responses per request; it is then not batched by Triton.
+        batched: Whether the first axis of the tensors is the batch axis.
 
     Returns:
         The config.
 
     Raises:
-        ValueError: The config of a decoupled model has a batch size; the model's load fails with this reason.
+        ValueError: The config has a batch size, and the model has no batch axis; its load fails with this reason.
     """
     have = config.as_dict()
     if not have["input"]:
@@ -67,10 +90,11 @@ def complete_config(
     if not have["output"]:
         for tensor in outputs:
             config.add_output(tensor.as_dict())
-    if decoupled:
+    if decoupled or not batched:
         if have["max_batch_size"]:
             raise ValueError(f"config.pbtxt has max_batch_size {have['max_batch_size']}; this model accepts only 0")
-        config.set_model_transaction_policy({"decoupled": True})
+        if decoupled:
+            config.set_model_transaction_policy({"decoupled": True})
         return config
     if not have["max_batch_size"]:
         config.set_max_batch_size(MAX_BATCH_SIZE)

@@ -1,5 +1,8 @@
 """Boundary between Triton and a system's service: accepts requests, guarantees one answer each, restarts services.
 
+Answers that arrive within a bounded time are returned by `execute` as a list, which is cheaper than sending each (see
+`tidal.triton.answer_list`); later ones are sent by the thread that made them.
+
 Every accepted request gets exactly one final answer unless the process is killed:
 
 - The service raises, or an exception ends one of its threads: open requests are answered INTERNAL with the cause, and
@@ -12,7 +15,9 @@ Every accepted request gets exactly one final answer unless the process is kille
 
 from __future__ import annotations
 
+import gc
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,8 +30,8 @@ from tidal.access_log.writer import open_access_log
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.metrics import Metrics
 from tidal.service import Service, ServiceContext
-from tidal.serving.endings import failure
 from tidal.triton.acceptance import Acceptance
+from tidal.triton.answer_list import AnswerList, ReturnWindow
 from tidal.triton.bls import call_model
 from tidal.triton.housekeeping import Housekeeping
 from tidal.triton.keeper import ServiceKeeper
@@ -34,7 +39,8 @@ from tidal.triton.logs import model_logger
 from tidal.triton.metrics import MetricsPublisher
 from tidal.triton.outstanding import Outstanding
 from tidal.triton.parameters import parse_parameters
-from tidal.triton.request import TritonRequest
+from tidal.triton.request import RequestHooks
+from tidal.triton.reused_tensors import ReusedTensors
 
 _System = TypeVar("_System", bound=BaseModel)
 Load = Callable[[ServiceContext, _System], Callable[[ServiceContext], Service]]
@@ -87,31 +93,52 @@ class BackendHost:
             answer_timeout_s=self._parameters.answer_timeout_s,
             log=self._log,
         )
-        self._acceptance = Acceptance(
+        self._tensors = ReusedTensors(pb_utils.Tensor)
+        hooks = RequestHooks(
             outputs,
+            self._outstanding.answering,
+            self._outstanding.finished,
+            self._housekeeping.orphaned,
+            self._tensors,
+        )
+        self._acceptance = Acceptance(
+            hooks,
             batched=config["max_batch_size"] > 0,
             max_queue_size=self._parameters.max_queue_size,
             outstanding=self._outstanding,
-            orphaned=self._housekeeping.orphaned,
         )
+        # Answers of a decoupled model are always sent.
+        self._window = None if config.get("model_transaction_policy", {}).get("decoupled") else ReturnWindow()
         self._keeper = ServiceKeeper(context, start, self._outstanding.fail_all)
         self._housekeeping.start()
+        # Objects that live as long as the model need no further collection: a full one takes 0.1 s with them.
+        gc.collect()
+        gc.freeze()
 
-    def execute(self, requests: Sequence[Any]) -> None:
-        """Accept requests; each is answered later through its own sender."""
-        accepted: list[TritonRequest] = []
-        for raw in requests:
-            sender = raw.get_response_sender()
-            try:
-                request = self._acceptance.accept(raw, sender)
-            except Exception as error:
-                self._acceptance.refuse(raw, sender, failure(error, "the request could not be read"))
-            else:
-                accepted.append(request)
-                if request.deadline is not None:
-                    self._housekeeping.watch(request.deadline)
+    def execute(self, requests: Sequence[Any]) -> list[Any] | None:
+        """Accept requests, and return the answers that arrive soon; later ones are sent on their own.
+
+        Returns:
+            Answers by request, None for each that is sent later; None for a decoupled model.
+        """
+        answers = None if self._window is None else AnswerList(len(requests))
+        arrival = time.monotonic()
+        accepted = self._acceptance.accept(requests, answers, arrival)
+        deadline = min((request.deadline for request in accepted if request.deadline is not None), default=None)
+        if deadline is not None:
+            self._housekeeping.watch(deadline)
         if accepted:
             self._keeper.submit(accepted)
+        del accepted  # a request that its service drops is answered when the last reference is gone
+        if answers is None or self._window is None:
+            return None
+        wait_s = self._window.wait_s(answers.missing) if answers.missing else 0.0
+        collected = answers.collect(wait_s)
+        if wait_s:
+            self._window.waited(not answers.missing)
+        if answers.endings:
+            self._outstanding.returning(answers.endings)
+        return collected
 
     def finalize(self) -> None:
         """End the service, answer open requests, and publish the metrics a last time.
@@ -122,6 +149,7 @@ class BackendHost:
         self._keeper.close(_END_S)
         self._outstanding.fail_all(Unavailable("the model was unloaded before it answered; send the request again"))
         self._housekeeping.stop()
+        self._tensors.clear()
         if self._access_log is not None:
             self._access_log.close()
 

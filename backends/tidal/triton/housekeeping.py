@@ -9,13 +9,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
 from tidal.access_log.record import RequestRecord
 from tidal.errors import Internal, Unavailable
 from tidal.serving.endings import deadline_passed
+from tidal.triton.answer_list import AnswerSlot
 from tidal.triton.errors import error_response
 from tidal.triton.metrics import MetricsPublisher
 from tidal.triton.outstanding import Outstanding
@@ -87,13 +87,13 @@ class Housekeeping:
         if deadline + _GRACE_S < self._check_at:
             self._inbox.put(self._wake)
 
-    def orphaned(self, key: int, sender: Any, rows: int, arrival: float, record: RequestRecord | None) -> None:
+    def orphaned(self, key: int, slot: AnswerSlot, rows: int, arrival: float, record: RequestRecord | None) -> None:
         """Answer a request that was dropped; see `TritonRequest`."""
 
         def answer() -> None:
             self._outstanding.answering(rows)
             try:
-                sender.send(error_response(Internal("the model dropped the request without an answer")), flags=_FINAL)
+                slot.answer(error_response(Internal("the model dropped the request without an answer")), _FINAL)
             finally:
                 self._outstanding.finished(key, Internal.code, time.monotonic() - arrival, False, record)
                 self._log.error("a request was dropped without an answer")

@@ -6,11 +6,13 @@ import math
 import threading
 import time
 import weakref
+from collections import Counter as Counts
+from collections.abc import Iterable, Sequence
 
 from tidal.access_log.record import RequestRecord
 from tidal.access_log.writer import AccessLog
 from tidal.errors import TidalError
-from tidal.metrics import Counter, Metrics
+from tidal.metrics import Counter, Deferred, Metrics
 from tidal.triton.request import TritonRequest
 
 
@@ -34,6 +36,7 @@ class Outstanding:
         self._latency = metrics.histogram("request_seconds", "Time from acceptance to answer of accepted requests")
         self._missed = metrics.counter("deadline_missed_total", "Accepted requests not answered by their deadline")
         self._outcomes: dict[str, Counter] = {}
+        self._returned: Deferred[tuple[list[float], list[str]]] = metrics.deferred("returned", self._record)
 
     @property
     def queries(self) -> int:
@@ -45,12 +48,32 @@ class Outstanding:
         """Number of requests whose answer has not been sent."""
         return len(self._open)
 
-    def add(self, request: TritonRequest) -> None:
-        """Add an accepted request."""
+    def add(self, requests: Iterable[TritonRequest]) -> None:
+        """Add accepted requests."""
         with self._lock:
-            self._open[request.key] = weakref.ref(request)
-            self._queries += request.rows
+            for request in requests:
+                self._open[request.key] = weakref.ref(request)
+                self._queries += request.rows
             self._in_flight.set(self._queries)
+
+    def returning(self, endings: Sequence[tuple[TritonRequest, str]]) -> None:
+        """Free the capacity of answered requests, and record their outcomes, before their answers are returned.
+
+        Args:
+            endings: Requests whose answers `execute` is about to return, each with `OK` or the code of the error.
+        """
+        now = time.monotonic()
+        with self._lock:
+            for request, _ in endings:
+                self._open.pop(request.key, None)
+                self._queries -= request.rows
+            self._in_flight.set(self._queries)
+        self._returned.add(([now - request.arrival for request, _ in endings], [code for _, code in endings]))
+        for request, code in endings:
+            if request.missed(code, now):
+                self._missed.inc()
+            if request.record is not None and self.access_log is not None:
+                self.access_log.write(request.record, code, now)
 
     def answering(self, rows: int) -> None:
         """Free the capacity of an open request that is about to be answered.
@@ -90,12 +113,18 @@ class Outstanding:
         if record is not None and self.access_log is not None:
             self.access_log.write(record, code, time.monotonic())
 
-    def _count(self, code: str) -> None:
+    def _record(self, returned: tuple[list[float], list[str]]) -> None:
+        latencies_s, codes = returned
+        self._latency.observe_all(latencies_s)
+        for code, count in Counts(codes).items():
+            self._count(code, count)
+
+    def _count(self, code: str, requests: int = 1) -> None:
         counter = self._outcomes.get(code)
         if counter is None:
             counter = self._metrics.counter("requests_total", "Requests answered, by outcome", code=code)
             self._outcomes[code] = counter
-        counter.inc()
+        counter.inc(requests)
 
     def idle_since(self, moment: float) -> list[TritonRequest]:
         """Return open requests that were accepted before a time, and have made no progress since.

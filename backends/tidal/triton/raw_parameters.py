@@ -16,7 +16,7 @@ def read_parameters(raw: Any) -> dict[str, Any]:
         InvalidArgument: They are longer than any accepted options can be.
     """
     text = raw.parameters()
-    if not text:
+    if not text or text == "{}":
         return {}
     if len(text) > MAX_OPTIONS_CHARS:
         raise InvalidArgument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,6 +27,7 @@ class ArloBatch:
     lane: int
     runtime: int  # index into the runtimes, ascending by max_length
     queries: Sequence[ArloQuery]
+    seconds: float = math.inf  # expected latency; infinite if the policy does not know it
 
 
 class PlacementPolicy(Protocol):

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import count
 from operator import attrgetter
+from typing import Protocol, TypeVar
 
 from tidal.arlo.policies.base import ArloBatch, ArloQuery
 from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
@@ -17,7 +18,29 @@ from tidal.errors import InvalidArgument
 _arrival = attrgetter("arrival")
 
 
-def choose_level(candidates: Sequence[RuntimeLevel], threshold: float, decay: float) -> RuntimeLevel:
+class LoadedInstance(Protocol):
+    """An instance with outstanding requests."""
+
+    @property
+    def load(self) -> int:
+        """Outstanding requests."""
+
+
+class DispatchLevel(Protocol):
+    """The instances of one runtime, as Algorithm 1 needs them."""
+
+    @property
+    def capacity(self) -> int:
+        """Queries that one instance finishes within the SLO (CY in Figure 4)."""
+
+    def head(self) -> LoadedInstance:
+        """Return the least loaded instance."""
+
+
+_Level = TypeVar("_Level", bound=DispatchLevel)
+
+
+def choose_level(candidates: Sequence[_Level], threshold: float, decay: float) -> _Level:
     """Return the level whose head instance receives an arriving request (Arlo, Algorithm 1, lines 6-20).
 
     Args:

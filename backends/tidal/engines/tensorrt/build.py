@@ -13,7 +13,7 @@ import tensorrt as trt
 from tidal.device import gpu, library_version
 from tidal.engines.base import Dim, PlanOptions
 from tidal.engines.plan_profiles import Profile, fixed_dimensions, profiles_for
-from tidal.engines.tensorrt.messages import Messages
+from tidal.engines.tensorrt.messages import MESSAGES
 from tidal.errors import Internal
 
 _LEVELS = {
@@ -58,13 +58,12 @@ def build_plan(onnx: Path, profiles: Sequence[Profile], options: PlanOptions) ->
         profiles: Optimisation profiles of the plan.
         options: Options of the plan.
     """
-    messages = Messages()
-    builder = trt.Builder(messages)
+    builder = trt.Builder(MESSAGES)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-    parser = trt.OnnxParser(network, messages)
+    parser = trt.OnnxParser(network, MESSAGES)
     if not parser.parse_from_file(str(onnx)):
         problems = "; ".join(str(parser.get_error(i)) for i in range(parser.num_errors))
-        raise Internal(f"TensorRT cannot read {onnx}: {problems or messages.reason()}")
+        raise Internal(f"TensorRT cannot read {onnx}: {problems or MESSAGES.reason()}")
     fixed = fixed_dimensions(profiles)
     for index in range(network.num_inputs):
         tensor = network.get_input(index)
@@ -80,13 +79,13 @@ def build_plan(onnx: Path, profiles: Sequence[Profile], options: PlanOptions) ->
             low, high = trt.Dims([dim[0] for dim in dims]), trt.Dims([dim[1] for dim in dims])
             profile.set_shape(name, low, high, high)
         if config.add_optimization_profile(profile) < 0:
-            raise Internal(f"TensorRT refuses the optimisation profile {dict(bounds)}: {messages.reason()}")
+            raise Internal(f"TensorRT refuses the optimisation profile {dict(bounds)}: {MESSAGES.reason()}")
     cache_file = _timing_cache_file()
     cache = config.create_timing_cache(cache_file.read_bytes() if cache_file.exists() else b"")
     config.set_timing_cache(cache, ignore_mismatch=False)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise Internal(f"TensorRT cannot build a plan from {onnx}: {messages.reason()}")
+        raise Internal(f"TensorRT cannot build a plan from {onnx}: {MESSAGES.reason()}")
     _write(cache_file, _content(cache.serialize()))
     return _content(plan)
 

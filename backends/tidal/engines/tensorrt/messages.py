@@ -1,4 +1,7 @@
-"""Collects TensorRT's error messages: a failing call returns nothing and logs its reason."""
+"""Collects TensorRT's error messages: a failing call returns nothing and logs its reason.
+
+TensorRT keeps the first logger of a process and ignores all later ones, so there is one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _SERIOUS = (trt.ILogger.Severity.ERROR, trt.ILogger.Severity.INTERNAL_ERROR)
 
 
 class Messages(trt.ILogger):  # type: ignore[misc]  # where TensorRT is not installed its classes have no type
-    """A logger that keeps the newest errors for the exception that follows."""
+    """A logger that keeps the newest errors for the exception that follows; see `MESSAGES`."""
 
     def __init__(self) -> None:
         trt.ILogger.__init__(self)
@@ -22,5 +25,10 @@ class Messages(trt.ILogger):  # type: ignore[misc]  # where TensorRT is not inst
             self._errors.append(" ".join(msg.split()))
 
     def reason(self) -> str:
-        """The newest errors in the order in which they occurred."""
-        return "; ".join(self._errors)[:500] or "no reason was logged"
+        """Take the errors since the last call, at most the newest four, in the order in which they occurred."""
+        taken = [self._errors.popleft() for _ in range(len(self._errors))]
+        return "; ".join(taken)[:500] or "no reason was logged"
+
+
+#: The logger of this process.
+MESSAGES = Messages()

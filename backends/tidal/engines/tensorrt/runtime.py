@@ -1,10 +1,10 @@
-"""Runs TensorRT plans with buffers that are allocated once, one stream per engine and one captured graph per shape."""
+"""Runs TensorRT plans with memory that is allocated once, one stream per engine and one captured graph per shape."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ import tensorrt as trt
 
 from tidal.device import gpu, library_version
 from tidal.engines.base import Artifact, Dim, Engine, TensorSpec, check_inputs
-from tidal.engines.cuda import Buffer, Stream
+from tidal.engines.cuda import Buffer, DeviceMemory, Stream
 from tidal.engines.plan_profiles import Profile, holds, serving
-from tidal.engines.tensorrt.messages import Messages
+from tidal.engines.tensorrt.messages import MESSAGES
 from tidal.errors import Internal, InvalidArgument
 
 Array = npt.NDArray[Any]
@@ -37,13 +37,12 @@ class TensorRtPlan:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.messages = Messages()
-        self._runtime = trt.Runtime(self.messages)  # must exist as long as the engine that it deserialises
+        self._runtime = trt.Runtime(MESSAGES)  # must exist as long as the engine that it deserialises
         self.engine = self._runtime.deserialize_cuda_engine(path.read_bytes())
         if self.engine is None:
             raise InvalidArgument(
                 f"{path} cannot be opened by TensorRT {library_version('tensorrt')} on {gpu()}: "
-                f"{self.messages.reason()}; a plan runs on the version and the kind of GPU that it was built with"
+                f"{MESSAGES.reason()}; a plan runs on the version and the kind of GPU that it was built with"
             )
         names = [self.engine.get_tensor_name(index) for index in range(self.engine.num_io_tensors)]
         self.inputs = tuple(n for n in names if self.engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT)
@@ -74,19 +73,22 @@ class _Prepared:
         inputs: Views of host memory to fill, by name.
         outputs: Views of host memory to read, by name.
         launch: Starts the work.
+        context: Context that does the work; it must exist and keep its shapes as long as they are prepared.
     """
 
     inputs: dict[str, Array]
     outputs: dict[str, Array]
     launch: Callable[[], None]
+    context: trt.IExecutionContext
 
 
 class TensorRtEngine:
-    """An engine with one execution context for each profile that serves the declared shapes, on one stream.
+    """An engine of one stream, whose execution contexts share the memory for their intermediate results.
 
-    Copies to the device, kernels and copies to the host are captured as a CUDA graph at the first run of a shape, so
-    that later runs are one launch. With a dynamic length there are too many shapes to keep: nothing is captured, and
-    the work is enqueued in each run.
+    Copies to the device, kernels and copies to the host are captured as a CUDA graph for each batch size when the
+    engine is opened, so that each run is one launch. Each graph has a context of its own, because a graph is valid only
+    while its context keeps the shapes that it was captured with. With a dynamic length there are too many shapes to
+    keep: there is one context per profile, and the work is enqueued in each run.
 
     Args:
         plan: The plan to run.
@@ -105,12 +107,20 @@ class TensorRtEngine:
         self._inputs = tuple(TensorSpec(name, plan.dtype(name), tuple(dims)) for name, dims in given.items())
         self._static = all(isinstance(dim, int) for dims in given.values() for dim in dims[1:])
         self._stream = Stream()
-        self._contexts = {index: self._open(index) for index in serving(plan.profiles, shapes)}
+        self._profiles = serving(plan.profiles, shapes)
+        sizes = [plan.engine.get_device_memory_size_for_profile_v2(index) for index in self._profiles]
+        # One at a time runs on the stream, so that all contexts can use the same memory.
+        self._scratch = DeviceMemory(max(1, *sizes))
+        self._contexts = {index: self._open(index) for index in self._profiles}
         self._buffers = {name: Buffer(size) for name, size in self._largest().items()}
+        self._addresses = {**resident, **{name: each.device for name, each in self._buffers.items()}}
         for context in self._contexts.values():
-            for name, address in {**resident, **{n: each.device for n, each in self._buffers.items()}}.items():
-                context.set_tensor_address(name, address)
-        self._prepared: dict[tuple[tuple[int, ...], ...], _Prepared] = {}
+            self._bind(context)
+        self._captured: dict[tuple[tuple[int, ...], ...], _Prepared] = {}
+        if self._static:
+            for sizes_of_batch in self._batches(given):
+                key = tuple(sizes_of_batch[spec.name] for spec in self._inputs)
+                self._captured[key] = self._capture(sizes_of_batch)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -126,26 +136,39 @@ class TensorRtEngine:
         """Run one batch; see `Engine.run`."""
         check_inputs(self._inputs, inputs)
         key = tuple(inputs[spec.name].shape for spec in self._inputs)
-        prepared = self._prepared.get(key)
+        prepared = self._captured.get(key)
         if prepared is None:
-            prepared = self._prepare({spec.name: inputs[spec.name].shape for spec in self._inputs})
+            shapes = {spec.name: inputs[spec.name].shape for spec in self._inputs}
+            prepared = self._prepare(self._contexts[self._profile(shapes)], shapes)
         for name, view in prepared.inputs.items():
             np.copyto(view, inputs[name])
-        if self._static and key not in self._prepared:
-            prepared = self._prepared[key] = self._captured(prepared)
         prepared.launch()
         self._stream.synchronize()
         return {name: view.copy() for name, view in prepared.outputs.items()}
 
     def _open(self, profile: int) -> trt.IExecutionContext:
-        # Allocates device memory for this profile instead of the largest one of the plan.
         context = self._plan.engine.create_execution_context(
-            strategy=trt.ExecutionContextAllocationStrategy.ON_PROFILE_CHANGE
+            strategy=trt.ExecutionContextAllocationStrategy.USER_MANAGED
         )
         if context is None or not context.set_optimization_profile_async(profile, self._stream.handle):
-            raise Internal(f"TensorRT cannot open a context of {self._plan.path}: {self._plan.messages.reason()}")
+            raise Internal(f"TensorRT cannot open a context of {self._plan.path}: {MESSAGES.reason()}")
+        context.set_device_memory(self._scratch.address, self._scratch.size)
         self._stream.synchronize()
         return context
+
+    def _bind(self, context: trt.IExecutionContext) -> None:
+        for name, address in self._addresses.items():
+            context.set_tensor_address(name, address)
+
+    def _batches(self, shapes: Mapping[str, tuple[Dim, ...]]) -> Iterator[dict[str, tuple[int, ...]]]:
+        """Yield the shapes of the inputs at each batch size."""
+        ranges = [dim for dims in shapes.values() for dim in dims if not isinstance(dim, int)]
+        low, high = ranges[0] if ranges else (1, 1)
+        for rows in range(low, high + 1):
+            yield {name: tuple(dim if isinstance(dim, int) else rows for dim in dims) for name, dims in shapes.items()}
+
+    def _profile(self, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        return next(index for index in self._profiles if holds(self._plan.profiles[index], shapes))
 
     def _largest(self) -> dict[str, int]:
         """Size in bytes of every input and output at the largest shapes of the profiles."""
@@ -165,12 +188,10 @@ class TensorRtEngine:
     ) -> dict[str, tuple[int, ...]]:
         """Set a context's input shapes and return the shapes of its outputs."""
         if not all(context.set_input_shape(name, shape) for name, shape in shapes.items()) or context.infer_shapes():
-            raise Internal(f"TensorRT does not accept the shapes {dict(shapes)}: {self._plan.messages.reason()}")
+            raise Internal(f"TensorRT does not accept the shapes {dict(shapes)}: {MESSAGES.reason()}")
         return {spec.name: _sizes(context.get_tensor_shape(spec.name)) for spec in self._plan.outputs}
 
-    def _prepare(self, shapes: Mapping[str, tuple[int, ...]]) -> _Prepared:
-        index = next(index for index in self._contexts if holds(self._plan.profiles[index], shapes))
-        context = self._contexts[index]
+    def _prepare(self, context: trt.IExecutionContext, shapes: Mapping[str, tuple[int, ...]]) -> _Prepared:
         output_shapes = self._output_shapes(context, {**shapes, **self._resident})
         inputs = {name: self._buffers[name].view(shape, self._plan.dtype(name)) for name, shape in shapes.items()}
         outputs = {
@@ -181,17 +202,23 @@ class TensorRtEngine:
             for name, view in inputs.items():
                 self._stream.to_device(self._buffers[name], view.nbytes)
             if not context.execute_async_v3(self._stream.handle):
-                raise Internal(f"TensorRT cannot run {self._plan.path}: {self._plan.messages.reason()}")
+                raise Internal(f"TensorRT cannot run {self._plan.path}: {MESSAGES.reason()}")
             for name, view in outputs.items():
                 self._stream.to_host(self._buffers[name], view.nbytes)
 
-        return _Prepared(inputs, outputs, enqueue)
+        return _Prepared(inputs, outputs, enqueue, context)
 
-    def _captured(self, prepared: _Prepared) -> _Prepared:
+    def _capture(self, shapes: Mapping[str, tuple[int, ...]]) -> _Prepared:
+        """Capture the work of a shape with a context of its own."""
+        context = self._open(self._profile(shapes))
+        self._bind(context)
+        prepared = self._prepare(context, shapes)
+        for view in prepared.inputs.values():
+            view[...] = 1
         # The first run of a shape triggers TensorRT's lazy initialisation, which must not be captured.
         prepared.launch()
         self._stream.synchronize()
-        return _Prepared(prepared.inputs, prepared.outputs, self._stream.capture(prepared.launch).launch)
+        return _Prepared(prepared.inputs, prepared.outputs, self._stream.capture(prepared.launch).launch, context)
 
 
 _plans: weakref.WeakValueDictionary[tuple[Path, int, int], TensorRtPlan] = weakref.WeakValueDictionary()

@@ -209,7 +209,9 @@ def _polymorphic(times: ServiceTimes, gpus: int, scale: ScalingBounds | None) ->
         rows = tuple((each * 1e3,) for each in times.static_s)
         profile = LatencyProfile(lengths=times.max_lengths, batches=(1,), median_ms=rows, p95_ms=rows, threads=1)
     profile = profile.model_copy(update={"concurrency": gpus})
-    policy = PolymorphicPolicy(times.max_lengths, profile, dynamic=False, max_batch=profile.max_batch)
+    policy = PolymorphicPolicy(
+        times.max_lengths, profile, static_upto=times.max_lengths[-1], max_batch=profile.max_batch
+    )
     table: list[list[float]] = (profile.table_ms / 1e3).tolist()
     padded: Sequence[int] = times.max_lengths
     return SimulatedSystem(

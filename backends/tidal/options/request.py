@@ -1,4 +1,4 @@
-"""Options of a request, which clients send as Triton request parameters: parsed and checked in one place.
+"""The options of a request, parsed and checked in one place.
 
 Every backend checks all options and uses those that it knows how to use. An ensemble passes the same parameters to
 all its models, so an option that a system does not use is accepted; an unknown name is always an error.
@@ -6,14 +6,24 @@ all its models, so an option that a system does not use is accepted; an unknown 
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidal.errors import InvalidArgument, did_you_mean
+from tidal.options.values import (
+    MAX_TEXT_CHARS,
+    Biases,
+    Choices,
+    EarlyStopping,
+    Flag,
+    Integer,
+    JsonObject,
+    Number,
+    Texts,
+    TokenIds,
+)
 
 # Sent by a model that calls another model of its server, and by clients in streams: error messages have to contain
 # the code, see `tidal.triton.coded_errors`.
@@ -24,71 +34,9 @@ FROM_MODEL = "tidal_from_model"
 _TRITON_OWN = frozenset({"id", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "headers"})
 _NO_OPTIONS = _TRITON_OWN | {CODED_ERRORS, FROM_MODEL}
 _TRITON_PREFIX = "triton_"
-# Limit on all parameters of a request together, as JSON: several times the longest accepted options, which are `stop`
-# with 8 texts of 256 characters, each of which JSON may write as 12.
-MAX_OPTIONS_CHARS = 128 << 10
-_MAX_NUMBER_CHARS = 64
-
-
-def _number(value: object) -> object:
-    """Accept int, float and text: a request made inside Triton cannot carry a float."""
-    if isinstance(value, bool):
-        raise ValueError("expected a number, got a boolean")
-    if isinstance(value, str):
-        text = value
-        if len(text) > _MAX_NUMBER_CHARS:
-            raise ValueError(f"expected a number of at most {_MAX_NUMBER_CHARS} characters, got {len(text)}")
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError(f"expected a number, got the text '{text[:40]}'") from None
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("expected a finite number")
-    return value
-
-
-def _integer(value: object) -> object:
-    number = _number(value)
-    if isinstance(number, float):
-        if not number.is_integer():
-            raise ValueError(f"expected a whole number, got {number}")
-        return int(number)
-    return number
-
-
-_MAX_STOPS, _MAX_STOP_CHARS = 8, 256
-
-
-def _stops(value: object) -> object:
-    """Accept one text, or several as a JSON list: a request parameter cannot be a list."""
-    if not isinstance(value, str):
-        raise ValueError(f"expected a text, got {type(value).__name__}")
-    stops: object = [value]
-    if value.startswith("["):
-        try:
-            stops = json.loads(value)
-        except (ValueError, RecursionError):
-            raise ValueError("expected a JSON list of texts, as it begins with '[', got something else") from None
-    if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
-        raise ValueError("expected texts of at least 1 character")
-    if not 1 <= len(stops) <= _MAX_STOPS or max(map(len, stops)) > _MAX_STOP_CHARS:
-        raise ValueError(f"expected 1 to {_MAX_STOPS} texts of at most {_MAX_STOP_CHARS} characters")
-    return tuple(stops)
-
-
-def _early_stopping(value: object) -> object:
-    """Accept a boolean also as text: a request made inside Triton cannot carry a boolean."""
-    known = {"true": True, "false": False, "never": "never"}
-    parsed = known.get(str(value).lower()) if isinstance(value, bool | str) else None
-    if parsed is None:
-        raise ValueError(f"expected true, false or 'never', got {str(value)[:40]!r}")
-    return parsed
-
-
-Number = Annotated[float, BeforeValidator(_number)]
-Integer = Annotated[int, BeforeValidator(_integer)]
-Texts = Annotated[tuple[str, ...], BeforeValidator(_stops)]
-EarlyStopping = Annotated[Literal[True, False, "never"], BeforeValidator(_early_stopping)]
+# Limit on all parameters of a request together, as JSON: more than the longest accepted options, a grammar and the
+# arguments of a chat template, of which JSON may write a character as 12.
+MAX_OPTIONS_CHARS = 2 << 20
 
 
 class RequestOptions(BaseModel):
@@ -104,19 +52,72 @@ class RequestOptions(BaseModel):
     max_tokens: Integer | None = Field(None, ge=1, le=1_000_000, description="maximum number of tokens to generate")
     temperature: Number | None = Field(None, ge=0, le=100, description="sampling temperature; 0 is greedy decoding")
     top_k: Integer | None = Field(
-        None, ge=0, le=1_000_000, description="sample from the k most likely tokens; 0 for no limit"
+        None,
+        ge=0,
+        le=1_000_000,
+        description="sample from the k most likely tokens, 0 for no limit; for questions and masked words: number of "
+        "answers, at least 1",
     )
     top_p: Number | None = Field(
         None, gt=0, le=1, description="sample from the most likely tokens that together have this probability"
     )
+    min_p: Number | None = Field(
+        None, ge=0, le=1, description="sample from tokens with at least this share of the most likely one's probability"
+    )
     repetition_penalty: Number | None = Field(
         None, gt=0, le=100, description="above 1 makes repeated tokens less likely, below 1 more likely"
     )
+    presence_penalty: Number | None = Field(
+        None, ge=-2, le=2, description="subtracted from the logits of tokens that occur in the generated text"
+    )
+    frequency_penalty: Number | None = Field(
+        None, ge=-2, le=2, description="subtracted from the logits of tokens, times their number in the generated text"
+    )
+    logit_bias: Biases | None = Field(None, description="added to the logits of tokens: JSON object by token id")
     seed: Integer | None = Field(None, ge=0, lt=2**63, description="random seed for sampling")
+    n: Integer | None = Field(None, ge=1, le=1024, description="number of texts to generate for each prompt")
+    best_of: Integer | None = Field(
+        None, ge=1, le=1024, description="number of texts to generate for each prompt, of which the n best are answered"
+    )
     stop: Texts | None = Field(None, description="text that ends generation, or a JSON list of such texts")
+    stop_token_ids: TokenIds | None = Field(
+        None, description="token id that ends generation, or a JSON list of such ids"
+    )
+    min_tokens: Integer | None = Field(
+        None, ge=0, le=1_000_000, description="number of tokens to generate before the text may end by itself"
+    )
+    ignore_eos: Flag | None = Field(None, description="whether to generate on behind an end-of-text token")
+    echo: Flag | None = Field(None, description="whether the text begins with the prompt")
+    logprobs: Flag | None = Field(None, description="whether to return the log probability of each generated token")
+    top_logprobs: Integer | None = Field(
+        None, ge=0, le=20, description="number of most likely tokens to return for each token, with log probabilities"
+    )
+    guided_json: JsonObject | None = Field(None, description="JSON schema, as JSON text, that the text conforms to")
+    guided_regex: str | None = Field(
+        None, min_length=1, max_length=MAX_TEXT_CHARS, description="regular expression that the whole text matches"
+    )
+    guided_choice: Choices | None = Field(None, description="JSON list of texts, one of which is generated")
+    guided_grammar: str | None = Field(
+        None, min_length=1, max_length=MAX_TEXT_CHARS, description="grammar of the text, in Lark's format"
+    )
+    chat_template_kwargs: JsonObject | None = Field(
+        None, description="JSON object of further variables of the chat template"
+    )
     num_beams: Integer | None = Field(None, ge=1, le=1024, description="number of beams in beam search")
     length_penalty: Number | None = Field(
         None, ge=-2, le=10, description="above 0 makes beam search prefer long texts, below 0 short ones"
+    )
+    threshold: Number | None = Field(
+        None, ge=0, le=1, description="lowest probability of a label to be listed; default 0.5"
+    )
+    prompt: str | None = Field(
+        None, min_length=1, max_length=256, description="name of the prompt to put in front of a text"
+    )
+    dimensions: Integer | None = Field(
+        None, ge=1, le=1_000_000, description="number of components of an embedding, from the first"
+    )
+    aggregation: Literal["none", "simple", "first", "average", "max"] | None = Field(
+        None, description="how tokens become entities; default simple"
     )
     early_stopping: EarlyStopping | None = Field(None, description="when beam search ends: true, false or 'never'")
 
