@@ -43,12 +43,13 @@ class RunningServer:
 
 
 @contextmanager
-def tidal_serve(repository: Path, *arguments: str) -> Iterator[RunningServer]:
+def tidal_serve(repository: Path, *arguments: str, python: str = sys.executable) -> Iterator[RunningServer]:
     """Run `tidal serve` until the block ends. It does not restart tritonserver, so that a crash is not hidden.
 
     Args:
         repository: Folder of the model repository.
         arguments: Further arguments of `tidal serve`.
+        python: Interpreter of the environment whose `tidal` serves.
 
     Raises:
         RuntimeError: It ended before it served; the message has its output.
@@ -57,7 +58,7 @@ def tidal_serve(repository: Path, *arguments: str) -> Iterator[RunningServer]:
         env = {**os.environ, "XDG_RUNTIME_DIR": runtime}
         ports = [part for name in ("http", "grpc", "metrics") for part in (f"--{name}-port", "0")]
         options = (*ports, "--server-restarts", "0", *arguments)
-        command = [sys.executable, "-m", "tidal_client.main", "serve", str(repository), *options]
+        command = [python, "-m", "tidal_client.main", "serve", str(repository), *options]
         process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             state = _wait_for_state(process, Path(runtime) / "tidal")

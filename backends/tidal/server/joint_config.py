@@ -72,4 +72,5 @@ def _outputs(declared: Sequence[Mapping[str, Any]], engines: Sequence[EngineMani
 
 def _native_shape(manifest: ArloManifest) -> tuple[object, ...]:
     """What the config of a runtime on Triton's own backend depends on, besides its version and instances."""
-    return manifest.native, manifest.runtimes, manifest.inputs, manifest.extra_outputs, len(manifest.labels)
+    outputs = manifest.main_output, manifest.extra_outputs, len(manifest.labels)
+    return manifest.native, manifest.runtimes, manifest.inputs, outputs

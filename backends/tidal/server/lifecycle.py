@@ -22,6 +22,7 @@ from tidal.server.backend_directory import assemble, python_backends
 from tidal.server.backoff import STABLE_AFTER_S, Restarts
 from tidal.server.endpoints import choose_endpoints
 from tidal.server.extra_options import grpc_tls
+from tidal.server.gateway_process import GatewayProcess
 from tidal.server.launch import Launch, Selection, select_models
 from tidal.server.process import ServerProcess
 from tidal.server.progress import LogReader, StartProgress, follow
@@ -60,6 +61,7 @@ class ServerLifecycle:
         signals: Signals that request a stop.
         status: Readiness that the probes report.
         strict: Whether every model has to load; else the models that load are served.
+        gateway: Gateway beside tritonserver, which ends before it; None for none.
         restarts: Number of restarts by the supervisor, by model.
         wanted: Models that have to answer for the server to be ready.
         last_end: How the last tritonserver ended by itself, and when; None where none did.
@@ -71,6 +73,7 @@ class ServerLifecycle:
     signals: Signals
     status: ServeStatus
     strict: bool
+    gateway: GatewayProcess | None = None
     restarts: dict[str, int] = field(default_factory=dict)
     wanted: WantedModels = field(default_factory=WantedModels)
     last_end: str | None = None
@@ -170,6 +173,8 @@ class ServerLifecycle:
             version=server.control.version(),
             repository=launch.repository,
             log=server.log,
+            gateway=None if self.gateway is None else self.gateway.url,
+            gateway_log=None if self.gateway is None else self.gateway.log,
             server_restarts=number,
             last_end=self.last_end,
             restarts=dict(self.restarts),
@@ -206,6 +211,8 @@ class ServerLifecycle:
 
     def _end(self, server: ServerProcess) -> ServeOutcome:
         self.status.ending()
+        if self.gateway is not None:
+            self.gateway.stop(self.signals.at_once)
         return _end(server, self.signals)
 
     @contextmanager
@@ -220,6 +227,7 @@ class ServerLifecycle:
         repository = server.launch.repository
         supervisor = Supervisor(server.control, server.pid, repository, python_backends(), self.restarts, restarted)
         watch = ReadinessWatch(server.control, supervisor, self.status, self.wanted)
+        self.status.restarting_models(self.restarts, lambda: supervisor.failing_models().interrupted)
         self.status.serving(watch.poll() or {})
         threads = [
             threading.Thread(target=each.run, args=(ended,), name=name, daemon=True)

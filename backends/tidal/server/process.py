@@ -170,8 +170,13 @@ def _environment(launch: Launch) -> dict[str, str]:
     return environment if launch.access_log is None else {**environment, ACCESS_LOG_VARIABLE: launch.access_log}
 
 
-def _prepare(stack_bytes: int | None) -> None:
-    """In the child process: end with the parent, even if it is killed. Other threads' locks may stay held."""
+def end_with_parent() -> None:
+    """Let this process, which has just been forked, get SIGTERM when its parent ends, even if that is killed."""
     _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+
+
+def _prepare(stack_bytes: int | None) -> None:
+    """In the child process, where other threads' locks may stay held."""
+    end_with_parent()
     if stack_bytes is not None:
         raise_stack_limit(stack_bytes)

@@ -14,13 +14,16 @@ from pathlib import Path
 
 from tidal.access_log.target import check_file, descriptor_target
 from tidal.catalog.graph import ModelGraph
+from tidal.errors import InvalidArgument
 from tidal.server.backend_directory import assemble
-from tidal.server.endpoints import choose_endpoints, with_status
-from tidal.server.extra_options import check_extra
+from tidal.server.endpoints import Endpoints, choose_endpoints, with_status
+from tidal.server.extra_options import check_extra, grpc_tls
+from tidal.server.gateway_process import GatewayLaunch, gateway_process
 from tidal.server.guardian import Guardian
 from tidal.server.installation import find_installation
 from tidal.server.launch import Launch, check_key, check_path, select_models
 from tidal.server.lifecycle import ServeOutcome, ServerLifecycle, names_of
+from tidal.server.model_report import ModelReport
 from tidal.server.process import KILL_AFTER_S
 from tidal.server.protection import RequestLimits, protection
 from tidal.server.ready_report import ReadyReport
@@ -57,6 +60,8 @@ class ServeOptions:
         access_log: File of the request log, `-` for standard output; None for no log.
         extra: Further command-line words for tritonserver.
         limits: Largest sizes of requests.
+        gateway_port: Port of a gateway, 0 for a free one; None for no gateway.
+        gateway_config: YAML file with the gateway's settings; None for none.
     """
 
     repository: Path
@@ -75,6 +80,8 @@ class ServeOptions:
     access_log: Path | None
     extra: tuple[str, ...]
     limits: RequestLimits
+    gateway_port: int | None = None
+    gateway_config: Path | None = None
 
 
 def serve_until_ended(options: ServeOptions, ready: Callable[[ReadyReport], None]) -> ServeOutcome:
@@ -125,15 +132,35 @@ def serve_until_ended(options: ServeOptions, ready: Callable[[ReadyReport], None
         log = None if options.verbose else _log_file(endpoints.http)
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         _warn(options, launch)
-        status = ServeStatus()
-        with handled_signals() as signals, status_endpoint(endpoints.status_host, endpoints.status, status):
-            lifecycle = ServerLifecycle(launch, options.models, log, signals, status, options.strict)
+        status, models = ServeStatus(), ModelReport(launch.repository, endpoints.metrics)
+        with (
+            handled_signals() as signals,
+            status_endpoint(endpoints.status_host, endpoints.status, status, models),
+            gateway_process(_gateway(options, endpoints), signals.at_once) as gateway,
+        ):
+            lifecycle = ServerLifecycle(launch, options.models, log, signals, status, options.strict, gateway)
             ended = lifecycle.first(plan, selection, ready)
             return lifecycle.restart(options.server_restarts) if ended is ServeOutcome.BY_ITSELF else ended
     finally:
         remove_state(endpoints.http)
         shutil.rmtree(folder, ignore_errors=True)
         guardian.dismiss()
+
+
+def _gateway(options: ServeOptions, endpoints: Endpoints) -> GatewayLaunch | None:
+    if options.gateway_port is None:
+        if options.gateway_config is not None:
+            raise InvalidArgument("--gateway-config requires --gateway-port")
+        return None
+    if grpc_tls(options.extra):
+        raise InvalidArgument("--gateway-port: the gateway does not connect to gRPC with TLS; leave --grpc-use-ssl out")
+    server = f"{_local(endpoints.address(endpoints.grpc))},status={_local(endpoints.status_address)}"
+    log = None if options.verbose else _log_file(endpoints.http, "-gateway")
+    return GatewayLaunch(options.gateway_port, options.gateway_config, server, log, options.exit_timeout_s)
+
+
+def _local(address: str) -> str:
+    return address.replace("0.0.0.0:", "127.0.0.1:")
 
 
 def _access_log(path: Path) -> str:
@@ -155,14 +182,14 @@ def _warn(options: ServeOptions, launch: Launch) -> None:
         )
 
 
-def _log_file(http_port: int) -> Path:
+def _log_file(http_port: int, suffix: str = "") -> Path:
     """`$XDG_STATE_HOME/tidal/<http port>.log`, kept after the end; next to the state where home is not writable."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "tidal"
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK):
         folder = state_folder()
-    in_use = {state.log for state in running_servers()}
+    in_use = {log for state in running_servers() for log in (state.log, state.gateway_log)}
     ended: list[tuple[float, Path]] = []
     for path in folder.glob("*.log"):
         with suppress(OSError):  # another server that starts removes old logs, too
@@ -171,4 +198,4 @@ def _log_file(http_port: int) -> Path:
     for _, old in sorted(ended)[:-_KEPT_LOGS]:
         with suppress(OSError):
             old.unlink()
-    return folder / f"{http_port}.log"
+    return folder / f"{http_port}{suffix}.log"

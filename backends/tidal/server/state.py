@@ -34,6 +34,10 @@ class ServerState(BaseModel):
     version: str = Field(description="version of tritonserver")
     repository: Path
     log: Path | None = Field(description="file with the server's log; None where it goes to stderr")
+    gateway: str | None = Field(default=None, description="URL of the gateway beside it; None for none")
+    gateway_log: Path | None = Field(
+        default=None, description="file with the gateway's log; None where it goes to stderr, or there is none"
+    )
     server_restarts: int = Field(default=0, description="number of restarts of tritonserver after it ended by itself")
     last_end: str | None = Field(default=None, description="how tritonserver last ended by itself, and when")
     restarting: str | None = Field(

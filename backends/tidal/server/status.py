@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -36,6 +36,18 @@ class ServeStatus:
         self._models: Mapping[str, ModelReadiness] = {}
         self._answered_s = clock()
         self._server_restarts = 0
+        self._model_restarts: Mapping[str, int] = {}
+        self._restarting: Callable[[], Iterable[str]] = tuple
+
+    def restarting_models(self, counts: Mapping[str, int], restarting: Callable[[], Iterable[str]]) -> None:
+        """Report restarts of models at once, without waiting for the next observation.
+
+        Args:
+            counts: Number of restarts by model, which the supervisor increments as each begins.
+            restarting: Returns the models that are being restarted now; any thread may call it.
+        """
+        with self._lock:
+            self._model_restarts, self._restarting = counts, restarting
 
     def serving(self, models: Mapping[str, ModelReadiness]) -> None:
         """Record that the server serves; tritonserver has just answered with the state of its models."""
@@ -83,7 +95,14 @@ class ServeStatus:
                 "not_ready": {name: each.reason for name, each in not_ready.items()},
                 "models": as_json(self._models),
                 "server_restarts": self._server_restarts,
+                "restarts": dict(self._model_restarts),
+                "restarting": sorted(self._restarting()),
             }
+
+    def serving_versions(self) -> dict[str, int]:
+        """Newest version that serves, by model."""
+        with self._lock:
+            return {name: max(each.versions) for name, each in self._models.items() if each.ready and each.versions}
 
     def live(self) -> tuple[bool, dict[str, Any]]:
         """Whether this run makes progress, and the document of `GET /live`."""

@@ -1,6 +1,6 @@
-"""The HTTP endpoint of `tidal serve` for probes: `GET /ready` and `GET /live`.
+"""The HTTP endpoint of `tidal serve` for probes and gateways: `GET /ready`, `GET /live` and `GET /models`.
 
-It answers from memory and sends tritonserver no request, so that it answers while tritonserver hangs or restarts.
+It sends tritonserver no request and answers probes from memory, so that it answers while tritonserver hangs.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from tidal.errors import Unavailable
 from tidal.server.local_http import open_url
+from tidal.server.model_report import ModelReport
 from tidal.server.status import ServeStatus
 
 # Longest time for a client to send its request, in seconds.
@@ -27,19 +28,20 @@ _ANSWER_S = 2.0
 
 
 @contextmanager
-def status_endpoint(host: str, port: int, status: ServeStatus) -> Iterator[None]:
+def status_endpoint(host: str, port: int, status: ServeStatus, models: ModelReport) -> Iterator[None]:
     """Answer probes until the block ends.
 
     Args:
         host: IPv4 address to listen on.
         port: Port to listen on.
         status: Status to report.
+        models: Description of the models.
 
     Raises:
         Unavailable: The port is in use.
     """
     try:
-        server = _Server((host, port), status)
+        server = _Server((host, port), status, models)
     except OSError as error:
         raise Unavailable(f"status port {port} cannot be opened: {error.strerror}") from None
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="status", daemon=True)
@@ -72,8 +74,9 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 32
 
-    def __init__(self, address: tuple[str, int], status: ServeStatus) -> None:
+    def __init__(self, address: tuple[str, int], status: ServeStatus, models: ModelReport) -> None:
         self.status = status
+        self.models = models
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
         super().__init__(address, _Handler)
 
@@ -105,8 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
             ok, document = self.server.status.ready()
         elif path == "/live":
             ok, document = self.server.status.live()
+        elif path == "/models":
+            ok, document = True, self.server.models.document(self.server.status.serving_versions())
         else:
-            self._answer(404, {"error": f"unknown path {path[:100]}; available are /ready and /live"})
+            self._answer(404, {"error": f"unknown path {path[:100]}; available are /ready, /live and /models"})
             return
         self._answer(200 if ok else 503, document)
 

@@ -1,0 +1,1 @@
+"""The commands `tidal gateway` and `tidal keys`."""

@@ -1,0 +1,207 @@
+"""One route as an ASGI application: key, rates, body, answer, and an end to the work when the client disconnects."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from typing import Any, Final
+
+import tidal.errors
+from tidal_client.errors import RequestError
+from tidal_gateway.api.answers import Answer
+from tidal_gateway.api.request import ApiRequest
+from tidal_gateway.api.routes import RouteEntry
+from tidal_gateway.api.shapes import error_answer, error_event
+from tidal_gateway.edge.body import ClientDisconnected, read_body
+from tidal_gateway.edge.exchange import ABORT_KEY, DISCONNECTED, SCOPE_KEY, WATCH_KEY, Exchange
+from tidal_gateway.errors import Refusal, refusal_of
+from tidal_gateway.keys.store import KeyEntry
+from tidal_gateway.state import Gateway
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+_EVENT_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    # nginx would collect events before it passes them on.
+    (b"x-accel-buffering", b"no"),
+]
+_ERRORS: Final = (Refusal, RequestError, tidal.errors.TidalError)
+
+_log = logging.getLogger("tidal_gateway")
+
+
+class SlowReader(Exception):
+    """The client does not read its answer."""
+
+
+class Endpoint:
+    """The ASGI application of a route.
+
+    Args:
+        route: Route.
+        gateway: State of the worker.
+    """
+
+    def __init__(self, route: RouteEntry, gateway: Gateway) -> None:
+        self._route = route
+        self._gateway = gateway
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange: Exchange = scope[SCOPE_KEY]
+        exchange.route = self._route.name
+        try:
+            await self._answer(scope, exchange, receive, send)
+        except ClientDisconnected:
+            exchange.disconnected = True
+        except SlowReader:
+            exchange.disconnected = True
+            if ABORT_KEY in scope:
+                scope[ABORT_KEY]()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            # Only a disconnect ends here; at shutdown the server cancels too.
+            if not exchange.disconnected or task is None or task.uncancel() > 0:
+                raise
+        if exchange.disconnected:
+            exchange.status = DISCONNECTED
+
+    async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
+        sent = _Sender(send, exchange, self._gateway.settings.write_timeout_s)
+        try:
+            headers = decoded_headers(scope)
+            key = self._authenticate(headers)
+            exchange.key = "" if key is None else key.id
+            with self._counted(key, exchange):
+                body = b""
+                if self._route.method == "POST":
+                    settings = self._gateway.settings
+                    body = await read_body(receive, headers, settings.max_body_bytes, settings.body_timeout_s)
+                request = ApiRequest(self._gateway, exchange, key, headers, body, scope.get("path_params", {}))
+                with _watched(scope, exchange):
+                    await self._run(request, sent)
+        except _ERRORS as error:
+            await self._fail(refusal_of(error), exchange, sent)
+        except Exception as error:
+            if isinstance(error, ClientDisconnected | SlowReader):
+                raise
+            _log.exception("request %s failed", exchange.request_id)
+            await self._fail(refusal_of(error), exchange, sent)
+
+    async def _run(self, request: ApiRequest, sent: _Sender) -> None:
+        answer = await self._route.answer(request)
+        if isinstance(answer, Answer):
+            await sent.whole(answer)
+            return
+        async with aclosing(answer.events) as events:
+            async for each in events:
+                await sent.event(each)
+        await sent.end()
+
+    async def _fail(self, refusal: Refusal, exchange: Exchange, sent: _Sender) -> None:
+        exchange.code = refusal.code
+        if sent.begun:
+            await sent.event(error_event(refusal, self._route.shape))
+            await sent.end()
+        else:
+            await sent.whole(error_answer(refusal, self._route.shape))
+
+    def _authenticate(self, headers: Mapping[str, str]) -> KeyEntry | None:
+        if self._gateway.keys is None or self._route.open:
+            return None
+        scheme, _, text = headers.get("authorization", "").partition(" ")
+        if not text:
+            raise Refusal(
+                401, "the request has no API key; send the header 'Authorization: Bearer KEY'", code="missing_api_key"
+            )
+        key = self._gateway.keys.find(text.strip()) if scheme.lower() == "bearer" else None
+        if key is None:
+            raise Refusal(401, "the API key is not known, or was revoked; use another one", code="invalid_api_key")
+        return key
+
+    @contextmanager
+    def _counted(self, key: KeyEntry | None, exchange: Exchange) -> Iterator[None]:
+        rates = self._gateway.rates
+        if key is None or rates is None:
+            yield
+            return
+        with rates.request(key):
+            try:
+                yield
+            finally:
+                rates.used(key, exchange.input_tokens + exchange.output_tokens)
+
+
+class _Sender:
+    """Sends one response."""
+
+    def __init__(self, send: Send, exchange: Exchange, timeout_s: float) -> None:
+        self._send, self._exchange, self._timeout_s = send, exchange, timeout_s
+        self.begun = False
+
+    async def whole(self, answer: Answer) -> None:
+        headers = [
+            (b"content-type", answer.media_type),
+            (b"content-length", b"%d" % len(answer.content)),
+            *answer.headers,
+        ]
+        self._exchange.status = answer.status
+        self._begin()
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        self._exchange.finished = True
+        await self._in_time({"type": "http.response.body", "body": answer.content})
+
+    async def event(self, content: bytes) -> None:
+        if not self.begun:
+            self._begin()
+            self._exchange.status = 200
+            self._exchange.first_part_s = self._exchange.elapsed_s()
+            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
+        await self._in_time({"type": "http.response.body", "body": content, "more_body": True})
+
+    async def end(self) -> None:
+        if not self.begun:
+            await self.event(b"")
+        self._exchange.finished = True
+        await self._in_time({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _begin(self) -> None:
+        self.begun = True
+        if self._exchange.trace is not None:
+            self._exchange.trace.answer_begins()
+
+    async def _in_time(self, message: Any) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._send(message)
+        except TimeoutError:
+            raise SlowReader from None
+
+
+@contextmanager
+def _watched(scope: Scope, exchange: Exchange) -> Iterator[None]:
+    """Cancel the current task when the client disconnects before the block ends, if the connection can say so."""
+    task = asyncio.current_task()
+    assert task is not None
+
+    def lost() -> None:
+        if not exchange.finished:
+            exchange.disconnected = True
+            task.cancel()
+
+    end = scope[WATCH_KEY](lost) if WATCH_KEY in scope else None
+    try:
+        yield
+    finally:
+        if end is not None:
+            end()
+
+
+def decoded_headers(scope: Scope) -> dict[str, str]:
+    """Return the headers of a request by lower-case name; of repeated ones the last."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}

@@ -1,0 +1,1 @@
+"""API keys: their form, the file that has their hashes, and what each may use."""

@@ -1,0 +1,1 @@
+"""What the console shows: readings of the servers' metrics, taken while somebody looks."""

@@ -1,0 +1,46 @@
+"""Formats in which models write calls of tools: one entry per format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """One format: a JSON object per call, perhaps between two texts.
+
+    Attributes:
+        opening: Text before each call; empty: a text that begins with an object with the name of a tool is a call.
+        closing: Text after each call.
+        arguments: Member of the object that has the arguments; `name` has the name of the function.
+        skipped: Texts at the beginning of an answer that are no part of it.
+        marks: Texts that together occur in the chat templates of models with this format.
+    """
+
+    opening: str
+    closing: str
+    arguments: str
+    skipped: tuple[str, ...]
+    marks: tuple[str, ...]
+
+
+#: All formats by name. A template is of the first format whose marks it has.
+TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = {
+    # Hermes 2 Pro, Qwen 2.5, Qwen 3.
+    "hermes": ToolFormat("<tool_call>", "</tool_call>", "arguments", (), ("<tool_call>", "</tool_call>")),
+    # Llama 3.1 to 3.3.
+    "llama3": ToolFormat("", "", "parameters", ("<|python_tag|>",), ('"parameters"', "ipython")),
+}
+
+
+def detect_format(template: str | None) -> ToolFormat | None:
+    """Return the format that a chat template describes to the model; None if it is none of the known ones.
+
+    Args:
+        template: Jinja source of the template; None for none.
+    """
+    if template is None:
+        return None
+    return next((each for each in TOOL_FORMATS.values() if all(mark in template for mark in each.marks)), None)

@@ -1,0 +1,132 @@
+"""Decisions about calls to servers: which server, whether to retry, when a client should come back. All are pure."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+#: Further requests that a server may have in flight before a request with affinity goes to another one.
+AFFINITY_SLACK: Final = 4
+#: Shortest and longest `Retry-After`, in seconds.
+MIN_RETRY_AFTER_S: Final = 1
+MAX_RETRY_AFTER_S: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A server that could serve a request.
+
+    Attributes:
+        address: ``host:port`` of the server.
+        outstanding: Number of requests that this gateway has sent to it and that are not answered.
+    """
+
+    address: str
+    outstanding: int
+
+
+def choose(candidates: Sequence[Candidate], turn: int, affinity: str = "") -> Candidate | None:
+    """Return the server with the fewest outstanding requests; among equal ones they alternate.
+
+    With an affinity the same server is preferred each time (rendezvous hashing), as long as it has at most
+    `AFFINITY_SLACK` more outstanding requests than the least busy one.
+
+    Args:
+        candidates: Servers that are up and have the model.
+        turn: Number of choices so far.
+        affinity: What the server may hold in memory, such as a task or the beginning of a prompt; empty for nothing.
+
+    Returns:
+        The chosen server; None without candidates.
+    """
+    if not candidates:
+        return None
+    fewest = min(each.outstanding for each in candidates)
+    if affinity:
+        near = [each for each in candidates if each.outstanding <= fewest + AFFINITY_SLACK]
+        return max(near, key=lambda each: _weight(each.address, affinity))
+    idle = [each for each in candidates if each.outstanding == fewest]
+    return idle[turn % len(idle)]
+
+
+def _weight(address: str, affinity: str) -> bytes:
+    return hashlib.blake2b(f"{address}\0{affinity}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+@dataclass(slots=True)
+class RetryBudget:
+    """Limits retries to a share of the requests of a window, so that retries cannot multiply the load.
+
+    Attributes:
+        ratio: Largest number of retries per request.
+        window_s: Length of the window in seconds.
+    """
+
+    ratio: float = 0.1
+    window_s: float = 10.0
+    _requests: deque[float] = field(default_factory=deque)
+    _retries: deque[float] = field(default_factory=deque)
+
+    def sent(self, now: float) -> None:
+        """Record a request at time `now`, in seconds."""
+        self._requests.append(now)
+        self._expire(now)
+
+    def allow(self, now: float) -> bool:
+        """Record a retry and return True; False, and nothing recorded, if it exceeds the budget."""
+        self._expire(now)
+        if len(self._retries) + 1 > self.ratio * len(self._requests):
+            return False
+        self._retries.append(now)
+        return True
+
+    def _expire(self, now: float) -> None:
+        for times in (self._requests, self._retries):
+            while times and times[0] <= now - self.window_s:
+                times.popleft()
+
+
+@dataclass(slots=True)
+class DrainRate:
+    """Rate at which a model's requests are answered, over a window.
+
+    Attributes:
+        window_s: Length of the window in seconds.
+    """
+
+    window_s: float = 10.0
+    _answered: deque[float] = field(default_factory=deque)
+
+    def answered(self, now: float) -> None:
+        """Record an answer at time `now`, in seconds."""
+        self._answered.append(now)
+        self._expire(now)
+
+    def per_second(self, now: float) -> float:
+        """Answers per second; 0 if there was none in the window."""
+        self._expire(now)
+        if not self._answered:
+            return 0.0
+        return len(self._answered) / max(1.0, now - self._answered[0])
+
+    def _expire(self, now: float) -> None:
+        while self._answered and self._answered[0] <= now - self.window_s:
+            self._answered.popleft()
+
+
+def retry_after_s(outstanding: int, limit: int, per_second: float) -> int:
+    """Return after how many seconds a refused client should come back: when half of the queue is answered.
+
+    Args:
+        outstanding: Number of outstanding requests of the model.
+        limit: Largest number of them.
+        per_second: Requests that the model answers per second; 0 if unknown.
+    """
+    if per_second <= 0:
+        return MAX_RETRY_AFTER_S
+    wait_s = (outstanding - limit / 2) / per_second
+    return min(MAX_RETRY_AFTER_S, max(MIN_RETRY_AFTER_S, math.ceil(wait_s)))
