@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tidal_client.aio import AsyncClient
     from tidal_client.client import Client
+    from tidal_client.encoder_results import Answer, Embeddings, Entity, MaskPrediction, Ranked, SparseEmbedding
     from tidal_client.errors import (
         Cancelled,
         ConnectionFailed,
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 _MODULES = {
     "AsyncClient": "aio",
     "Client": "client",
+    "Answer": "encoder_results",
+    "Embeddings": "encoder_results",
+    "Entity": "encoder_results",
+    "MaskPrediction": "encoder_results",
+    "Ranked": "encoder_results",
+    "SparseEmbedding": "encoder_results",
     "Cancelled": "errors",
     "ConnectionFailed": "errors",
     "DeadlineExceeded": "errors",
@@ -50,19 +57,25 @@ _MODULES = {
 }
 
 __all__ = [
+    "Answer",
     "AsyncClient",
     "Cancelled",
     "Classification",
     "Client",
     "ConnectionFailed",
     "DeadlineExceeded",
+    "Embeddings",
+    "Entity",
     "Generated",
     "InvalidArgument",
+    "MaskPrediction",
     "ModelMetadata",
     "NotFound",
     "Options",
+    "Ranked",
     "RequestError",
     "ServerError",
+    "SparseEmbedding",
     "TensorSpec",
     "Unavailable",
     "Unsupported",

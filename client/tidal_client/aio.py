@@ -8,29 +8,38 @@ from functools import cached_property
 from types import TracebackType
 from typing import Self, TypeVar, Unpack, overload
 
+from tidal_client.aio_row_methods import AsyncRowMethods
+from tidal_client.chatting import AsyncChatCalls
 from tidal_client.client import DEFAULT_TIMEOUT_S
-from tidal_client.codec import InferRequest, chunks, image_inputs, read_classifications
-from tidal_client.errors import RequestError
-from tidal_client.generation import Prompts, are_texts, generation_request, read_generated
-from tidal_client.input_errors import may_be_unknown_input, unknown_input_error
+from tidal_client.codec import InferRequest, image_inputs, read_classifications
+from tidal_client.errors import InvalidArgument, RequestError
+from tidal_client.generation import SEND_A_LIST, Prompts, are_texts, check_single, generation_request, read_generated
 from tidal_client.options import Options, request_parameters
 from tidal_client.results import Array, Classification, Generated, ModelMetadata
 from tidal_client.retrying import Attempts, attempts, checked_retries, stream_with_retries_async, with_retries_async
+from tidal_client.row_runs import CONCURRENCY, checked_concurrency, run_rows_async
+from tidal_client.rows import RowCall
+from tidal_client.tensor_errors import may_be_unknown_tensor, unknown_tensor_error
 from tidal_client.transports import AsyncTransport, parse_url
 
 T = TypeVar("T")
+Row = TypeVar("Row")
 
 
-class AsyncClient:
+class AsyncClient(AsyncRowMethods, AsyncChatCalls):
     """Asyncio client of one server, for the event loop of its first call; any number of calls may be in flight.
 
     Methods, arguments and errors are those of `Client`. Over gRPC, cancelling a task cancels its request on the server
     too, queued or running. Over HTTP, the server completes the request.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, retries: int = 0) -> None:
+    def __init__(
+        self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, retries: int = 0, concurrency: int = CONCURRENCY
+    ) -> None:
         """Create a client; see `Client`."""
         self._retries = checked_retries(retries)
+        self._concurrency = checked_concurrency(concurrency)
+        self._max_rows: dict[str, int] = {}
         self._address = parse_url(url)
         self._timeout_s = timeout_s
         self._closed = False
@@ -41,44 +50,6 @@ class AsyncClient:
             raise RuntimeError("this client is closed")
         # Both libraries bind to the running event loop, which may not exist when the client is created.
         return self._address.connect_async()
-
-    async def classify(
-        self,
-        model: str,
-        text: str,
-        *,
-        pair: str | None = None,
-        outputs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> Classification:
-        """Classify one text; see `Client.classify`."""
-        pairs = None if pair is None else [pair]
-        results = await self.classify_many(
-            model, [text], pairs=pairs, outputs=outputs, request_id=request_id, timeout_s=timeout_s, **options
-        )
-        return results[0]
-
-    async def classify_many(
-        self,
-        model: str,
-        texts: Sequence[str],
-        *,
-        pairs: Sequence[str] | None = None,
-        outputs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> list[Classification]:
-        """Classify texts in requests of up to 64, one after the other; see `Client.classify_many`."""
-        parameters = request_parameters(options)
-        results: list[Classification] = []
-        for inputs in chunks(texts, pairs):
-            request = InferRequest(model, inputs, outputs, parameters, request_id)
-            answer = await self._infer(request, timeout_s)
-            results += read_classifications(answer, len(inputs["text_input"]))
-        return results
 
     async def classify_image(
         self,
@@ -126,16 +97,14 @@ class AsyncClient:
         **options: Unpack[Options],
     ) -> Generated | list[Generated]:
         """Generate text from a prompt and return it when it is complete; see `Client.generate`."""
+        several = are_texts(prompt)
+        if not several:
+            check_single(options, SEND_A_LIST)
         request = generation_request(model, prompt, stream=False, request_id=request_id, options=options)
+        generated = await self._whole(request, timeout_s)
+        return generated if several else generated[0]
 
-        async def whole(each: InferRequest, left_s: float) -> list[dict[str, Array]]:
-            return [outputs async for outputs in self._transport.stream(each, left_s)]
-
-        (outputs,) = await self._call(request, timeout_s, whole)
-        generated = read_generated(outputs)
-        return generated if are_texts(prompt) else generated[0]
-
-    async def generate_stream(
+    def generate_stream(
         self,
         model: str,
         prompt: Prompts,
@@ -150,17 +119,7 @@ class AsyncClient:
         holds its request until it is garbage-collected.
         """
         request = generation_request(model, prompt, stream=True, request_id=request_id, options=options)
-        tries = attempts(self._retries, self._timeout(timeout_s), request)
-        responses = stream_with_retries_async(
-            tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s))
-        )
-        try:
-            async with aclosing(responses):
-                async for outputs in responses:
-                    for part in read_generated(outputs):
-                        yield part
-        except RequestError as error:
-            raise await self._with_expected_inputs(error, request) from None
+        return self._parts(request, timeout_s)
 
     async def infer(
         self,
@@ -185,6 +144,15 @@ class AsyncClient:
         tries = Attempts(self._retries, self._timeout(timeout_s))
         return await with_retries_async(tries, lambda: self._transport.metadata(model, self._timeout(tries.left_s)))
 
+    async def max_rows(self, model: str, *, timeout_s: float | None = None) -> int:
+        """Return the maximum number of rows of a request to a model; see `Client.max_rows`."""
+        if model not in self._max_rows:
+            tries = Attempts(self._retries, self._timeout(timeout_s))
+            self._max_rows[model] = await with_retries_async(
+                tries, lambda: self._transport.max_rows(model, self._timeout(tries.left_s))
+            )
+        return self._max_rows[model]
+
     async def close(self) -> None:
         """Close the connections; later calls raise `RuntimeError`."""
         self._closed = True
@@ -204,8 +172,41 @@ class AsyncClient:
             raise RuntimeError("this client is closed")
         return self._timeout_s if timeout_s is None else timeout_s
 
+    async def _run_rows(self, call: RowCall[Row], timeout_s: float | None) -> list[Row]:
+        """Send the requests of a call with rows; the model's maximum number of rows is read again after an error."""
+        try:
+            return await run_rows_async(
+                call,
+                lambda: self.max_rows(call.model, timeout_s=timeout_s),
+                lambda request: self._infer(request, timeout_s),
+                self._concurrency,
+            )
+        except InvalidArgument:
+            self._max_rows.pop(call.model, None)
+            raise
+
     async def _infer(self, request: InferRequest, timeout_s: float | None) -> dict[str, Array]:
         return await self._call(request, timeout_s, self._transport.infer)
+
+    async def _whole(self, request: InferRequest, timeout_s: float | None) -> list[Generated]:
+        async def whole(each: InferRequest, left_s: float) -> list[dict[str, Array]]:
+            return [outputs async for outputs in self._transport.stream(each, left_s)]
+
+        (outputs,) = await self._call(request, timeout_s, whole)
+        return read_generated(outputs)
+
+    async def _parts(self, request: InferRequest, timeout_s: float | None) -> AsyncGenerator[Generated, None]:
+        tries = attempts(self._retries, self._timeout(timeout_s), request)
+        responses = stream_with_retries_async(
+            tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s))
+        )
+        try:
+            async with aclosing(responses):
+                async for outputs in responses:
+                    for part in read_generated(outputs):
+                        yield part
+        except RequestError as error:
+            raise await self._with_expected_tensors(error, request) from None
 
     async def _call(
         self, request: InferRequest, timeout_s: float | None, send: Callable[[InferRequest, float], Awaitable[T]]
@@ -215,13 +216,13 @@ class AsyncClient:
         try:
             return await with_retries_async(tries, lambda: send(tries.request(request), self._timeout(tries.left_s)))
         except RequestError as error:
-            raise await self._with_expected_inputs(error, request) from None
+            raise await self._with_expected_tensors(error, request) from None
 
-    async def _with_expected_inputs(self, error: RequestError, request: InferRequest) -> RequestError:
-        """Return the error; if the request had unknown inputs, one that names the model's inputs."""
-        if not may_be_unknown_input(error):
+    async def _with_expected_tensors(self, error: RequestError, request: InferRequest) -> RequestError:
+        """Return the error; if the request named unknown tensors, one that names the model's."""
+        if not may_be_unknown_tensor(error):
             return error
         try:
-            return unknown_input_error(error, request, await self._transport.metadata(request.model, self._timeout_s))
+            return unknown_tensor_error(error, request, await self._transport.metadata(request.model, self._timeout_s))
         except RequestError:
             return error

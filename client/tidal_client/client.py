@@ -7,23 +7,31 @@ from contextlib import closing
 from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack, overload
 
-from tidal_client.codec import InferRequest, chunks, image_inputs, read_classifications
-from tidal_client.errors import RequestError
-from tidal_client.generation import Prompts, are_texts, generation_request, read_generated
-from tidal_client.input_errors import may_be_unknown_input, unknown_input_error
+from tidal_client.chatting import ChatCalls
+from tidal_client.codec import InferRequest, image_inputs, read_classifications
+from tidal_client.errors import InvalidArgument, RequestError
+from tidal_client.generation import SEND_A_LIST, Prompts, are_texts, check_single, generation_request, read_generated
 from tidal_client.options import Options, request_parameters
 from tidal_client.results import Array, Classification, Generated, ModelMetadata
 from tidal_client.retrying import Attempts, attempts, checked_retries, stream_with_retries, with_retries
+from tidal_client.row_methods import RowMethods
+from tidal_client.row_runs import CONCURRENCY, checked_concurrency, run_rows
+from tidal_client.rows import RowCall
+from tidal_client.tensor_errors import may_be_unknown_tensor, unknown_tensor_error
 from tidal_client.transports import parse_url
 
 #: Default timeout of a call, in seconds.
 DEFAULT_TIMEOUT_S: Final = 30.0
 
 T = TypeVar("T")
+Row = TypeVar("Row")
 
 
-class Client:
+class Client(RowMethods, ChatCalls):
     """Blocking client of one server; safe to share between threads.
+
+    Lists are sent as requests of up to `max_rows` texts of similar lengths, several at a time; results are in the order
+    of the list.
 
     A blocking call cannot be cancelled from another thread. Limit it with `timeout_s` (over gRPC the request is then
     cancelled on the server too), or use `AsyncClient`.
@@ -32,7 +40,9 @@ class Client:
     `ServerError`, `DeadlineExceeded` after `timeout_s`, or `ConnectionFailed`.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, retries: int = 0) -> None:
+    def __init__(
+        self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, retries: int = 0, concurrency: int = CONCURRENCY
+    ) -> None:
         """Create a client; it connects on the first call.
 
         Args:
@@ -41,74 +51,17 @@ class Client:
             retries: Maximum number of retries of a request that ends in `Unavailable` or `ConnectionFailed`. Pauses
                 double from 0.2 s up to 5 s, minus a random part of up to half. Retries stay within `timeout_s` and
                 `latency_ms`, and a stream that has begun is not retried.
+            concurrency: Maximum number of requests of one list that are in flight.
 
         Raises:
-            InvalidArgument: The URL is malformed, or `retries` is not a whole number of at least 0.
+            InvalidArgument: The URL is malformed, or a number is not whole or too small.
         """
         self._retries = checked_retries(retries)
+        self._concurrency = checked_concurrency(concurrency)
+        self._max_rows: dict[str, int] = {}
         self._transport = parse_url(url).connect()
         self._timeout_s = timeout_s
         self._closed = False
-
-    def classify(
-        self,
-        model: str,
-        text: str,
-        *,
-        pair: str | None = None,
-        outputs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> Classification:
-        """Classify one text.
-
-        Args:
-            model: Name of the model.
-            text: Text to classify.
-            pair: Second text, for models that compare two texts.
-            outputs: Names of the outputs to request; None: all.
-            request_id: Id of the request in the server's logs.
-            timeout_s: Timeout in seconds; None: the client's.
-            options: Request options, see `Options`.
-        """
-        pairs = None if pair is None else [pair]
-        return self.classify_many(
-            model, [text], pairs=pairs, outputs=outputs, request_id=request_id, timeout_s=timeout_s, **options
-        )[0]
-
-    def classify_many(
-        self,
-        model: str,
-        texts: Sequence[str],
-        *,
-        pairs: Sequence[str] | None = None,
-        outputs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> list[Classification]:
-        """Classify texts in requests of up to 64, one request after the other.
-
-        Args:
-            model: Name of the model.
-            texts: Texts to classify; an empty list sends no request.
-            pairs: Second texts, one per text.
-            outputs: See `classify`.
-            request_id: Id of every request in the server's logs.
-            timeout_s: Timeout of each request in seconds; None: the client's.
-            options: Request options of each request; a deadline counts from the arrival of each.
-
-        Returns:
-            One result per text, in order. An error for one text fails the whole call.
-        """
-        parameters = request_parameters(options)
-        results: list[Classification] = []
-        for inputs in chunks(texts, pairs):
-            request = InferRequest(model, inputs, outputs, parameters, request_id)
-            answer = self._infer(request, timeout_s)
-            results += read_classifications(answer, len(inputs["text_input"]))
-        return results
 
     def classify_image(
         self,
@@ -174,12 +127,14 @@ class Client:
             options: See `classify`.
 
         Returns:
-            The generated text; for a list of texts, a list of them in the same order.
+            The generated text; for a list of texts, a list of them in the same order, `n` for each.
         """
+        several = are_texts(prompt)
+        if not several:
+            check_single(options, SEND_A_LIST)
         request = generation_request(model, prompt, stream=False, request_id=request_id, options=options)
-        (outputs,) = self._call(request, timeout_s, lambda each, left_s: list(self._transport.stream(each, left_s)))
-        generated = read_generated(outputs)
-        return generated if are_texts(prompt) else generated[0]
+        generated = self._whole(request, timeout_s)
+        return generated if several else generated[0]
 
     def generate_stream(
         self,
@@ -251,6 +206,20 @@ class Client:
         tries = Attempts(self._retries, self._timeout(timeout_s))
         return with_retries(tries, lambda: self._transport.metadata(model, self._timeout(tries.left_s)))
 
+    def max_rows(self, model: str, *, timeout_s: float | None = None) -> int:
+        """Return the maximum number of rows of a request to a model, from its configuration; read once per client.
+
+        Args:
+            model: Name of the model.
+            timeout_s: See `metadata`.
+        """
+        if model not in self._max_rows:
+            tries = Attempts(self._retries, self._timeout(timeout_s))
+            self._max_rows[model] = with_retries(
+                tries, lambda: self._transport.max_rows(model, self._timeout(tries.left_s))
+            )
+        return self._max_rows[model]
+
     def close(self) -> None:
         """Close the connections. Calls in other threads end in `Cancelled`, later calls raise `RuntimeError`."""
         self._closed = True
@@ -269,6 +238,19 @@ class Client:
             raise RuntimeError("this client is closed")
         return self._timeout_s if timeout_s is None else timeout_s
 
+    def _run_rows(self, call: RowCall[Row], timeout_s: float | None) -> list[Row]:
+        """Send the requests of a call with rows; the model's maximum number of rows is read again after an error."""
+        try:
+            return run_rows(
+                call,
+                lambda: self.max_rows(call.model, timeout_s=timeout_s),
+                lambda request: self._infer(request, timeout_s),
+                self._concurrency,
+            )
+        except InvalidArgument:
+            self._max_rows.pop(call.model, None)
+            raise
+
     def _infer(self, request: InferRequest, timeout_s: float | None) -> dict[str, Array]:
         return self._call(request, timeout_s, self._transport.infer)
 
@@ -278,10 +260,14 @@ class Client:
         try:
             return with_retries(tries, lambda: send(tries.request(request), self._timeout(tries.left_s)))
         except RequestError as error:
-            raise self._with_expected_inputs(error, request) from None
+            raise self._with_expected_tensors(error, request) from None
 
-    def _parts(self, request: InferRequest, timeout_s: float) -> Generator[Generated, None, None]:
-        tries = attempts(self._retries, timeout_s, request)
+    def _whole(self, request: InferRequest, timeout_s: float | None) -> list[Generated]:
+        (outputs,) = self._call(request, timeout_s, lambda each, left_s: list(self._transport.stream(each, left_s)))
+        return read_generated(outputs)
+
+    def _parts(self, request: InferRequest, timeout_s: float | None) -> Generator[Generated, None, None]:
+        tries = attempts(self._retries, self._timeout(timeout_s), request)
         responses = stream_with_retries(
             tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s))
         )
@@ -290,13 +276,13 @@ class Client:
                 for outputs in responses:
                     yield from read_generated(outputs)
         except RequestError as error:
-            raise self._with_expected_inputs(error, request) from None
+            raise self._with_expected_tensors(error, request) from None
 
-    def _with_expected_inputs(self, error: RequestError, request: InferRequest) -> RequestError:
-        """Return the error; if the request had unknown inputs, one that names the model's inputs."""
-        if not may_be_unknown_input(error):
+    def _with_expected_tensors(self, error: RequestError, request: InferRequest) -> RequestError:
+        """Return the error; if the request named unknown tensors, one that names the model's."""
+        if not may_be_unknown_tensor(error):
             return error
         try:
-            return unknown_input_error(error, request, self._transport.metadata(request.model, self._timeout_s))
+            return unknown_tensor_error(error, request, self._transport.metadata(request.model, self._timeout_s))
         except RequestError:
             return error

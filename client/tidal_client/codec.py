@@ -1,21 +1,18 @@
-"""Conversion between callers' values and tritonclient's, the same for all transports."""
+"""Conversion between callers' values and arrays, the same for all transports."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from tritonclient.utils import np_to_triton_dtype
 
 from tidal_client.errors import InvalidArgument
 from tidal_client.options import Parameter
-from tidal_client.results import Array, Classification, ModelMetadata, TensorSpec
+from tidal_client.results import Array, Classification
 
-# Maximum number of rows per request that Tidal's models accept.
-MAX_ROWS = 64
-_NAMED = frozenset({"label", "logits", "probabilities", "max_length"})
+_NAMED = frozenset({"label", "labels", "logits", "probabilities", "max_length"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +33,8 @@ class InferRequest:
             raise InvalidArgument(f"outputs: expected a list of names, got the string '{self.outputs}'")
 
 
-def chunks(texts: Sequence[str], pairs: Sequence[str] | None) -> Iterator[dict[str, Array]]:
-    """Yield the inputs of requests of up to `MAX_ROWS` texts.
+def text_columns(texts: Sequence[str], pairs: Sequence[str] | None = None) -> dict[str, Array]:
+    """Return texts as inputs of shape [rows, 1].
 
     Args:
         texts: First texts.
@@ -47,28 +44,50 @@ def chunks(texts: Sequence[str], pairs: Sequence[str] | None) -> Iterator[dict[s
         InvalidArgument: An argument is a string instead of a list, the numbers of texts and pairs differ, or a text is
             not valid Unicode.
     """
-    for name, values in (("texts", texts), ("pairs", pairs)):
-        if isinstance(values, str | bytes):
-            raise InvalidArgument(f"{name}: expected a list of texts, got a single text")
-    if pairs is not None and len(pairs) != len(texts):
+    columns = {"text_input": text_column("texts", texts)}
+    if pairs is None:
+        return columns
+    columns["text_pair"] = text_column("pairs", pairs)
+    if len(pairs) != len(texts):
         raise InvalidArgument(f"pairs: expected one per text ({len(texts)}), got {len(pairs)}")
-    columns = {"text_input": _bytes("texts", texts)}
-    if pairs is not None:
-        columns["text_pair"] = _bytes("pairs", pairs)
-    for start in range(0, len(texts), MAX_ROWS):
-        yield {name: column[start : start + MAX_ROWS] for name, column in columns.items()}
+    return columns
 
 
-def _bytes(name: str, texts: Sequence[str]) -> Array:
+def text_column(name: str, texts: Sequence[str]) -> Array:
+    """Return texts as an input of shape [rows, 1].
+
+    Args:
+        name: Name of the caller's argument, for errors.
+        texts: Texts to send.
+
+    Raises:
+        InvalidArgument: The argument is a single text, or one of the texts is not a text or not valid Unicode.
+    """
+    if isinstance(texts, str | bytes):
+        raise InvalidArgument(f"{name}: expected a list of texts, got a single text")
     column = np.empty((len(texts), 1), dtype=np.object_)
     for row, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise InvalidArgument(f"{name}[{row}]: expected a text, got {type(text).__name__}")
-        try:
-            column[row, 0] = text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidArgument(f"{name}[{row}]: not valid Unicode: {error.reason}") from None
+        column[row, 0] = encoded(f"{name}[{row}]", text)
     return column
+
+
+def encoded(name: str, text: str) -> bytes:
+    """Return a text as UTF-8.
+
+    Args:
+        name: Name of the caller's argument, for errors.
+        text: Text to send.
+
+    Raises:
+        InvalidArgument: It is not a text, or not valid Unicode.
+    """
+    if not isinstance(text, str):
+        hint = "; decode it first" if isinstance(text, bytes) else ""
+        raise InvalidArgument(f"{name}: expected a text, got {type(text).__name__}{hint}")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{name}: not valid Unicode: {error.reason}") from None
 
 
 def image_inputs(image: bytes) -> dict[str, Array]:
@@ -84,45 +103,6 @@ def image_inputs(image: bytes) -> dict[str, Array]:
     return {"image": column}
 
 
-def infer_arguments(request: InferRequest, library: Any) -> dict[str, Any]:
-    """Return keyword arguments for `infer` of tritonclient's `http` or `grpc` library.
-
-    Args:
-        request: Request to send.
-        library: Module `tritonclient.http` or `tritonclient.grpc`: their classes differ, the names do not.
-
-    Raises:
-        InvalidArgument: Triton has no datatype for an array.
-    """
-    tensors = []
-    for name, value in request.inputs.items():
-        array = np.asarray(value)
-        if array.dtype.kind == "U":
-            array = array.astype(np.object_)
-        datatype = np_to_triton_dtype(array.dtype)
-        if datatype is None:
-            raise InvalidArgument(f"input '{name}': Triton has no datatype for numpy's {array.dtype}")
-        tensor = library.InferInput(name, array.shape, datatype)
-        tensor.set_data_from_numpy(array)
-        tensors.append(tensor)
-    outputs = request.outputs
-    return {
-        "model_name": request.model,
-        "inputs": tensors,
-        "outputs": None if outputs is None else [library.InferRequestedOutput(name) for name in outputs],
-        "request_id": request.request_id,
-        "parameters": dict(request.parameters),
-    }
-
-
-def read_outputs(result: Any) -> dict[str, Array]:
-    """Return the arrays of a response by output name."""
-    response = result.get_response()
-    # HTTP responses are parsed JSON, gRPC responses are messages.
-    names = [o["name"] for o in response.get("outputs", ())] if isinstance(response, dict) else None
-    return {name: result.as_numpy(name) for name in names or [o.name for o in response.outputs]}
-
-
 def read_classifications(outputs: Mapping[str, Array], rows: int) -> list[Classification]:
     """Split a response into one result per row.
 
@@ -130,11 +110,12 @@ def read_classifications(outputs: Mapping[str, Array], rows: int) -> list[Classi
         outputs: Arrays of shape [rows, ...] by output name.
         rows: Number of rows of the request.
     """
-    labels, lengths = outputs.get("label"), outputs.get("max_length")
+    label, labels, lengths = outputs.get("label"), outputs.get("labels"), outputs.get("max_length")
     logits, probabilities = outputs.get("logits"), outputs.get("probabilities")
     return [
         Classification(
-            label=None if labels is None else bytes(labels[row].item()).decode(),
+            label=None if label is None else bytes(label[row].item()).decode(),
+            labels=None if labels is None else tuple(json.loads(labels[row].item())),
             logits=None if logits is None else logits[row],
             probabilities=None if probabilities is None else probabilities[row],
             max_length=None if lengths is None else int(lengths[row].item()),
@@ -142,15 +123,3 @@ def read_classifications(outputs: Mapping[str, Array], rows: int) -> list[Classi
         )
         for row in range(rows)
     ]
-
-
-def read_metadata(metadata: Mapping[str, Any]) -> ModelMetadata:
-    """Convert model metadata from either protocol's JSON (gRPC writes sizes as strings)."""
-
-    def specs(key: str) -> tuple[TensorSpec, ...]:
-        return tuple(
-            TensorSpec(t["name"], t["datatype"], tuple(int(size) for size in t.get("shape", ())))
-            for t in metadata.get(key, ())
-        )
-
-    return ModelMetadata(metadata["name"], tuple(metadata.get("versions", ())), specs("inputs"), specs("outputs"))

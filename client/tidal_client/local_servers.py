@@ -29,6 +29,10 @@ class LocalServer:
     grpc: str
     #: Whether the gRPC endpoint accepts only TLS connections, which the client does not support.
     grpc_tls: bool = False
+    #: Status endpoint of its `tidal serve`, as HOST:PORT; None if it has none.
+    status: str | None = None
+    #: Prometheus endpoint, as HOST:PORT; None if unknown.
+    metrics: str | None = None
 
     def url(self, protocol: Literal["http", "grpc"]) -> str:
         """Return the URL for a client; over HTTP if the gRPC endpoint accepts only TLS connections."""
@@ -111,7 +115,8 @@ def _read(file: Path) -> Iterator[LocalServer]:
     """Yield the server of a state file if it is running and the file is valid."""
     try:
         state: Any = json.loads(file.read_bytes())
-        server = LocalServer(state["http"], state["grpc"], bool(state.get("grpc_tls")))
+        addresses = state.get("status"), state.get("metrics")
+        server = LocalServer(state["http"], state["grpc"], bool(state.get("grpc_tls")), *addresses)
         alive = is_alive(state["pid"], state["pid_started"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return

@@ -16,7 +16,7 @@ from tidal_client.extras import install_command
 _MARKUP: Final = "markdown"
 
 GROUP = "tidal.commands"
-_OWN_PACKAGES = frozenset({"tidal", "tidal_builders", "tidal_client"})
+_OWN_PACKAGES = frozenset({"tidal", "tidal_builders", "tidal_client", "tidal_gateway"})
 
 HELP = """Elastic transformer serving on NVIDIA Triton: build models, serve them, send requests.
 
@@ -56,8 +56,12 @@ _KNOWN = {
     "tasks": _Known("List, add and remove the fine-tuned tasks of a model.", "serve"),
     "controller": _Known("Rebalance instances across input lengths.", "serve"),
     "simulate": _Known("Simulate serving policies on GPU clusters of any size.", "serve"),
-    "infer": _Known("Classify texts or images and print the results.", "client"),
+    "gateway": _Known("Serve the OpenAI API, with keys and TLS, in front of running servers.", "gateway"),
+    "keys": _Known("List, add and revoke API keys of the gateway.", "gateway"),
+    "infer": _Known("Send texts or images to a model and print the results.", "client"),
+    "embed": _Known("Embed the texts of a file and write the vectors.", "client"),
     "generate": _Known("Generate text from a prompt and print it as it arrives.", "client"),
+    "top": _Known("Show live figures of models in the terminal.", "client"),
     "load": _Known("Run a load test: send requests on a schedule, measure latency and throughput.", "client"),
 }
 

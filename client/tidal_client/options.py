@@ -25,20 +25,60 @@ class Options(TypedDict, total=False):
     accuracy: float | None
     #: Cascades: highest level to use, from 1.
     max_level: int | None
+    #: Embeddings: number of dimensions to keep, for models trained for it; the vectors are normalised again.
+    dimensions: int | None
+    #: Several labels for each text: minimum probability of a label, 0 to 1.
+    threshold: float | None
+    #: Entities: how tokens are joined, as in transformers' pipeline.
+    aggregation: Literal["none", "simple", "first", "average", "max"] | None
     #: Maximum number of tokens to generate.
     max_tokens: int | None
     #: Sampling temperature; 0: greedy decoding.
     temperature: float | None
-    #: Sample from the k most likely tokens.
+    #: Sample from the k most likely tokens; answers and masks: number of candidates to return.
     top_k: int | None
     #: Sample from the most likely tokens whose probabilities sum to this, above 0 and up to 1.
     top_p: float | None
+    #: Sample from tokens with at least this share of the most likely token's probability.
+    min_p: float | None
     #: Penalty on tokens that already occur in the text: above 1 less likely, below 1 more likely.
     repetition_penalty: float | None
+    #: Subtracted from the logits of tokens that occur in the generated text.
+    presence_penalty: float | None
+    #: Subtracted from the logits of tokens, times their number in the generated text.
+    frequency_penalty: float | None
+    #: Added to the logits of tokens, by token id, from -100 to 100.
+    logit_bias: Mapping[int, float] | None
     #: Seed of the sampling.
     seed: int | None
+    #: Number of texts for each prompt.
+    n: int | None
+    #: Number of texts to generate for each prompt, of which the `n` with the highest mean log probability are returned.
+    best_of: int | None
     #: Text or texts that end the generation; not part of the result.
     stop: str | Sequence[str] | None
+    #: Token ids that end the generation.
+    stop_token_ids: Sequence[int] | None
+    #: Number of tokens to generate before the text may end by itself.
+    min_tokens: int | None
+    #: Whether to generate on behind an end-of-text token.
+    ignore_eos: bool | None
+    #: Whether the text begins with the prompt.
+    echo: bool | None
+    #: Whether to return the log probability of each generated token.
+    logprobs: bool | None
+    #: Number of most likely tokens to return for each token.
+    top_logprobs: int | None
+    #: JSON schema that the text conforms to.
+    guided_json: Mapping[str, Any] | None
+    #: Regular expression that the whole text matches.
+    guided_regex: str | None
+    #: Texts, one of which is generated.
+    guided_choice: Sequence[str] | None
+    #: Grammar of the text, in Lark's format.
+    guided_grammar: str | None
+    #: Further variables of the chat template.
+    chat_template_kwargs: Mapping[str, Any] | None
     #: Number of beams; above 1: beam search.
     num_beams: int | None
     #: Beam search: above 0 favors long texts, below 0 short ones.
@@ -74,6 +114,36 @@ def _whole(value: Any) -> int:
     return operator.index(value)
 
 
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _biases(value: object) -> str:
+    if not isinstance(value, Mapping):
+        raise TypeError
+    return json.dumps({str(_whole(token)): _number(bias) for token, bias in value.items()})
+
+
+def _token_ids(value: object) -> str:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError
+    return json.dumps(list(map(_whole, value)))
+
+
+def _choices(value: object) -> str:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise TypeError
+    return json.dumps(list(map(_text, value)))
+
+
+def _object(value: object) -> str:
+    if not isinstance(value, Mapping):
+        raise TypeError
+    return json.dumps(value)
+
+
 def _early_stopping(value: object) -> Parameter:
     if not isinstance(value, bool) and value != "never":
         raise TypeError
@@ -87,13 +157,35 @@ _KINDS: dict[str, tuple[Callable[[Any], Parameter], str]] = {
     "utility": (_number, "a number"),
     "accuracy": (_number, "a number"),
     "max_level": (_whole, "a whole number"),
+    # An argument of methods that embed; generation has another one of this name.
+    "prompt": (_text, "text"),
+    "dimensions": (_whole, "a whole number"),
+    "threshold": (_number, "a number"),
+    "aggregation": (_text, "text"),
     "max_tokens": (_whole, "a whole number"),
     "temperature": (_number, "a number"),
     "top_k": (_whole, "a whole number"),
     "top_p": (_number, "a number"),
+    "min_p": (_number, "a number"),
     "repetition_penalty": (_number, "a number"),
+    "presence_penalty": (_number, "a number"),
+    "frequency_penalty": (_number, "a number"),
+    "logit_bias": (_biases, "a mapping from token ids to numbers"),
     "seed": (_whole, "a whole number"),
+    "n": (_whole, "a whole number"),
+    "best_of": (_whole, "a whole number"),
     "stop": (_stops, "a text or a list of texts"),
+    "stop_token_ids": (_token_ids, "a list of whole numbers"),
+    "min_tokens": (_whole, "a whole number"),
+    "ignore_eos": (_flag, "True or False"),
+    "echo": (_flag, "True or False"),
+    "logprobs": (_flag, "True or False"),
+    "top_logprobs": (_whole, "a whole number"),
+    "guided_json": (_object, "a JSON schema as a mapping"),
+    "guided_regex": (_text, "text"),
+    "guided_choice": (_choices, "a list of texts"),
+    "guided_grammar": (_text, "text"),
+    "chat_template_kwargs": (_object, "a mapping of JSON values"),
     "num_beams": (_whole, "a whole number"),
     "length_penalty": (_number, "a number"),
     "early_stopping": (_early_stopping, "True, False or 'never'"),

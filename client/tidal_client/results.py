@@ -24,6 +24,8 @@ class Classification:
     probabilities: npt.NDArray[np.float32] | None
     #: Maximum input length of the runtime that served the query, in tokens.
     max_length: int | None
+    #: Labels that reach the threshold of a multi-label model, likeliest first; may be empty.
+    labels: tuple[str, ...] | None = None
     #: This row of every further output, by name.
     other: Mapping[str, Array] = field(default_factory=dict)
 
@@ -47,8 +49,20 @@ class Generated:
     prompt_tokens: int | None
     #: Number of generated tokens in total; None except in the last part.
     generated_tokens: int | None
-    #: Index of the prompt within the request.
+    #: Index of the text within the request: index of its prompt times the option ``n``, plus its index among them.
     index: int = 0
+    #: Number of prompt tokens that the server had computed before; None except in the last part.
+    cached_tokens: int | None = None
+    #: Log probability of each of ``tokens``; None unless the option ``logprobs`` is set.
+    logprobs: tuple[float, ...] | None = None
+    #: For each of ``tokens`` the log probabilities of the most likely tokens by id, the most likely first; None unless
+    #: the option ``top_logprobs`` is set.
+    top_logprobs: tuple[Mapping[int, float], ...] | None = None
+    #: Text of each of ``tokens``; of a token that is a part of a character ``bytes:`` and its bytes as ``\\xe2``; None
+    #: unless the option ``logprobs`` is set.
+    token_texts: tuple[str, ...] | None = None
+    #: Texts of the tokens of ``top_logprobs`` by id.
+    top_token_texts: tuple[Mapping[int, str], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,10 @@ def generate(
     text: Annotated[
         list[str] | None, typer.Option("--text", "-t", help="Prompt; repeat it to send several in one request.")
     ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Send the prompt as a user's message, by the model's chat template.")
+    ] = False,
+    system: Annotated[str | None, typer.Option("--system", help="With --chat: text of a system message.")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read the prompt from this UTF-8 file.", dir_okay=False)
     ] = None,
@@ -51,14 +55,47 @@ def generate(
         float | None,
         typer.Option("--top-p", help="Sample from the most likely tokens whose probabilities sum to this."),
     ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option("--min-p", help="Sample from tokens with this share of the most likely token's probability."),
+    ] = None,
     repetition_penalty: Annotated[
         float | None,
         typer.Option("--repetition-penalty", help="Above 1: penalize tokens that already occur in the text."),
+    ] = None,
+    presence_penalty: Annotated[
+        float | None, typer.Option("--presence-penalty", help="Above 0: penalize tokens that occur in the new text.")
+    ] = None,
+    frequency_penalty: Annotated[
+        float | None,
+        typer.Option("--frequency-penalty", help="Above 0: penalize tokens by their number in the new text."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the sampling; equal seeds give equal texts.")] = None,
     stop: Annotated[
         list[str] | None,
         typer.Option("--stop", help="Stop generating at this text, which is not returned; repeatable."),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option("--samples", help="Number of texts for each prompt; needs sampling.")
+    ] = None,
+    min_tokens: Annotated[
+        int | None, typer.Option("--min-tokens", help="Tokens to generate before the text may end by itself.")
+    ] = None,
+    ignore_eos: Annotated[
+        bool | None, typer.Option("--ignore-eos", help="Generate on behind an end-of-text token.")
+    ] = None,
+    echo: Annotated[bool | None, typer.Option("--echo", help="Print the prompt before the text.")] = None,
+    guided_json: Annotated[
+        Path | None, typer.Option("--guided-json", help="File of a JSON schema for the text.", dir_okay=False)
+    ] = None,
+    guided_regex: Annotated[
+        str | None, typer.Option("--guided-regex", help="Regular expression that the whole text matches.")
+    ] = None,
+    guided_choice: Annotated[
+        list[str] | None, typer.Option("--guided-choice", help="A text to choose from; repeatable.")
+    ] = None,
+    guided_grammar: Annotated[
+        Path | None, typer.Option("--guided-grammar", help="File of a grammar in Lark's format.", dir_okay=False)
     ] = None,
     num_beams: Annotated[int | None, typer.Option("--num-beams", help="Number of beams; above 1: beam search.")] = None,
     length_penalty: Annotated[
@@ -88,12 +125,14 @@ def generate(
     tidal generate writer --text "Once upon a time" --max-tokens 200
     tidal generate writer -t "Q: 2 + 2?\\nA:" --stop "\\n" --temperature 0.7 --seed 1
     tidal generate writer -t "Once" -t "Twice" --num-beams 4 --json
+    tidal generate writer --chat --system "Answer in one word." -t "Capital of France?"
+    tidal generate writer -t "Is water wet? " --guided-choice yes --guided-choice no
     tidal generate writer --file draft.txt --url http://127.0.0.1:8000 > more.txt
     ```
 
-    With --json, each object has `index` (of its --text, from 0), `text`, `tokens`, `finish_reason`, `prompt_tokens`,
-    `generated_tokens`, `first_token_ms` and `milliseconds`. A failed request prints one object with `error`, which has
-    `code` and `message`.
+    With --json, each object has `index` (of its --text, from 0, times --samples), `text`, `tokens`, `finish_reason`,
+    `prompt_tokens`, `generated_tokens`, `first_token_ms` and `milliseconds`. A failed request prints one object with
+    `error`, which has `code` and `message`.
 
     Exit codes:
 
@@ -102,15 +141,24 @@ def generate(
     - **2** wrong usage; nothing was sent
     """
     prompts = _prompts(text, file)
+    if chat and len(prompts) > 1:
+        raise typer.BadParameter(f"--chat takes one prompt, got {len(prompts)} --text", param_hint="--chat")
+    if system is not None and not chat:
+        raise typer.BadParameter("--system requires --chat", param_hint="--system")
     server = choose_target(url, "grpc")
     options = Options(
-        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p,
-        repetition_penalty=repetition_penalty, seed=seed, stop=stop or None, task=task, latency_ms=latency_ms,
+        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        repetition_penalty=repetition_penalty, presence_penalty=presence_penalty, frequency_penalty=frequency_penalty,
+        seed=seed, n=samples, min_tokens=min_tokens, ignore_eos=ignore_eos, echo=echo,
+        guided_json=None if guided_json is None else _schema(guided_json), guided_regex=guided_regex,
+        guided_choice=guided_choice or None,
+        guided_grammar=None if guided_grammar is None else _read(guided_grammar, "--guided-grammar"),
+        stop=stop or None, task=task, latency_ms=latency_ms,
         num_beams=num_beams, length_penalty=length_penalty,
         early_stopping=None if early_stopping is None else _EARLY_STOPPING[early_stopping],
     )  # fmt: skip
     try:
-        _run(model, prompts, server.url, timeout, options, as_json)
+        _run(model, prompts, server.url, timeout, options, as_json=as_json, messages=_messages(prompts, chat, system))
     except RequestError as error:
         typer.echo(server.message(error), err=True)
         if as_json:
@@ -118,12 +166,20 @@ def generate(
         raise typer.Exit(exit_codes.FAILED) from None
 
 
-def _run(model: str, prompts: list[str], url: str, timeout: float, options: Options, as_json: bool) -> None:
-    results: list[dict[str, Any]] = [{"index": index, "text": "", "tokens": []} for index in range(len(prompts))]
-    streaming = not as_json and len(prompts) == 1
+def _run(
+    model: str, prompts: list[str], url: str, timeout: float, options: Options, *, as_json: bool,
+    messages: list[dict[str, str]] | None,
+) -> None:  # fmt: skip
+    count = len(prompts) * (options.get("n") or 1)
+    results: list[dict[str, Any]] = [{"index": index, "text": "", "tokens": []} for index in range(count)]
+    streaming = not as_json and count == 1
     began = time.perf_counter()
     with Client(url, timeout_s=timeout) as client:
-        for part in client.generate_stream(model, prompts, **options):
+        if messages is None:
+            parts = client.generate_stream(model, prompts, **options)
+        else:
+            parts = client.chat_stream(model, messages, **options)
+        for part in parts:
             result = results[part.index]
             result.setdefault("first_token_ms", _milliseconds(began))
             result["text"] += part.text
@@ -148,6 +204,32 @@ def _run(model: str, prompts: list[str], url: str, timeout: float, options: Opti
             f"{result['milliseconds']:.0f} ms",
             err=True,
         )
+
+
+def _messages(prompts: list[str], chat: bool, system: str | None) -> list[dict[str, str]] | None:
+    """Return the messages of a chat; None if the prompts are texts."""
+    if not chat:
+        return None
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    return [*messages, {"role": "user", "content": prompts[0]}]
+
+
+def _schema(file: Path) -> dict[str, Any]:
+    """Return the JSON schema in a file."""
+    try:
+        schema = json.loads(_read(file, "--guided-json"))
+    except ValueError as error:
+        raise typer.BadParameter(f"{file} is not valid JSON: {error}", param_hint="--guided-json") from None
+    if not isinstance(schema, dict):
+        raise typer.BadParameter(f"{file} has no JSON object; a schema is one", param_hint="--guided-json")
+    return schema
+
+
+def _read(file: Path, option: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {file}: {error}", param_hint=option) from None
 
 
 def _milliseconds(began: float) -> float:

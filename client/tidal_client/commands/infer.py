@@ -1,4 +1,4 @@
-"""`tidal infer`: classify texts or images and print the results."""
+"""`tidal infer`: send texts or images to a model and print the results."""
 
 from __future__ import annotations
 
@@ -7,62 +7,43 @@ import json
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn, cast
 
-import numpy as np
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from tidal_client import exit_codes
 from tidal_client.client import DEFAULT_TIMEOUT_S, Client
-from tidal_client.commands.target import Url, choose_target
+from tidal_client.commands.infer_tables import (
+    InferQuery,
+    InferResult,
+    answer_fields,
+    answer_table,
+    ranked_fields,
+    ranked_table,
+)
+from tidal_client.commands.target import TargetServer, Url, choose_target
 from tidal_client.errors import ConnectionFailed, DeadlineExceeded, NotFound, RequestError, Unsupported
 from tidal_client.options import Options
 from tidal_client.results import Classification
 
-# Longer text outputs are not shown in the table.
-_MAX_LABEL_CHARS = 32
 # Errors that every further request would end in too.
 _FATAL = (ConnectionFailed, DeadlineExceeded, NotFound, Unsupported)
 
 
-@dataclass(frozen=True, slots=True)
-class _InferQuery:
-    """One text, pair of texts or image file to send."""
-
-    text: str
-    pair: str | None = None
-    image: Path | None = None
-
-    @property
-    def shown(self) -> str:
-        """Text that represents the query in the table."""
-        if self.image is not None:
-            return str(self.image)
-        return self.text if self.pair is None else f"{self.text} | {self.pair}"
-
-
-@dataclass(frozen=True, slots=True)
-class _InferResult:
-    """A query with its result or error, and its latency."""
-
-    query: _InferQuery
-    result: Classification | RequestError
-    milliseconds: float
-
-
 def infer(
     model: Annotated[str, typer.Argument(help="Name of the model on the server.", show_default=False)],
-    text: Annotated[list[str] | None, typer.Option("--text", "-t", help="Text to classify; repeatable.")] = None,
+    text: Annotated[list[str] | None, typer.Option("--text", "-t", help="Text to send; repeatable.")] = None,
     pair: Annotated[
-        list[str] | None, typer.Option("--pair", "-p", help="Second text of a pair, one per --text.")
+        list[str] | None,
+        typer.Option("--pair", "-p", help="Second text of a pair or context of a question, one per --text."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Classify each line of this UTF-8 file.", dir_okay=False)
+        Path | None, typer.Option("--file", "-f", help="Send each line of this UTF-8 file.", dir_okay=False)
+    ] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", "-q", help="Rank the texts for this query, in one list.")
     ] = None,
     image: Annotated[
         list[Path] | None,
@@ -80,6 +61,17 @@ def infer(
     max_level: Annotated[
         int | None, typer.Option("--max-level", help="Cascades: highest level to use, from 1.")
     ] = None,
+    prompt: Annotated[str | None, typer.Option(help="Embeddings: name of the model's prompt.")] = None,
+    dimensions: Annotated[int | None, typer.Option(help="Embeddings: number of dimensions to keep.")] = None,
+    aggregation: Annotated[
+        str | None, typer.Option(help="Entities: how tokens are joined: none, simple, first, average or max.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Several labels for each text: minimum probability, 0 to 1.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", help="Answers and masks: number of candidates to return.")
+    ] = None,
     output: Annotated[
         list[str] | None, typer.Option("--output", "-o", help="Output to request; repeatable. Default: all.")
     ] = None,
@@ -88,7 +80,7 @@ def infer(
         float, typer.Option("--timeout", min=0.001, help="Timeout for each response, in seconds.")
     ] = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Classify texts or images and print the results.
+    """Send texts or images to a model and print the results.
 
     Inputs are --text, the lines of --file, --image files, or the lines of standard input. Each input is a separate
     request, sent after the previous one has ended: each has its own latency, and one error does not affect the others.
@@ -97,6 +89,11 @@ def infer(
     (the longest input in tokens of the runtime that served it) and the latency in milliseconds. If the model returns
     them, it also shows the level of the cascade that answered, γ (OTAS) and further labels. The first latency includes
     the time to connect.
+
+    For other kinds of models the table shows the embedding, the entities with their offsets in characters, the answers,
+    the predictions for masks, or the score; the outputs of the response determine the kind.
+
+    With --query, the texts are documents: they are sent as one list and printed in the order of their scores.
 
     Examples:
 
@@ -108,11 +105,17 @@ def infer(
     head -3 questions.txt | tidal infer intent --url http://127.0.0.1:8000
     tidal infer intent -t "only these" --output label --output max_length
     tidal infer reviews -t "not bad at all" --accuracy 0.9 --output label --output level
+    tidal infer minilm -t "a train to Oslo" --dimensions 64
+    tidal infer reranker --query "trains to Oslo" --file documents.txt
+    tidal infer ner -t "Lena flies to Lima" --aggregation simple
+    tidal infer qa -t "where does Lena fly?" --pair "Lena flies to Lima on Friday" --top-k 3
     tidal infer vit --image cat.jpg --image dog.png --task animals --latency-ms 600
     ```
 
     With --json, each line has `text` and `pair`, or `image`; `milliseconds`; and either `label`, `probabilities`,
     `logits`, `max_length` and `outputs` (null if the model does not return it) or `error` with `code` and `message`.
+    Other kinds of models have `embedding`, `entities`, `answers`, `predictions`, `indices` and `weights`, or `score`
+    instead; with --query, a line has `query`, `document`, `index` and `score`.
 
     Exit codes:
 
@@ -122,8 +125,24 @@ def infer(
     """
     queries = _queries(text, pair, file, image)
     server = choose_target(url, "grpc")
-    options = Options(task=task, latency_ms=latency_ms, utility=utility, accuracy=accuracy, max_level=max_level)
-    answers: list[_InferResult] = []
+    given: dict[str, Any] = {
+        "task": task,
+        "latency_ms": latency_ms,
+        "utility": utility,
+        "accuracy": accuracy,
+        "max_level": max_level,
+        "prompt": prompt,
+        "dimensions": dimensions,
+        "aggregation": aggregation,
+        "threshold": threshold,
+        "top_k": top_k,
+    }
+    options = cast(Options, given)
+    if query is not None:
+        if pair or image or output:
+            raise typer.BadParameter("cannot be combined with --pair, --image or --output", param_hint="--query")
+        _rank(server, model, query, [each.text for each in queries], options, timeout, as_json=as_json)
+    answers: list[InferResult] = []
     with Client(server.url, timeout_s=timeout) as client:
         for number, each in enumerate(queries):
             answer = _send(client, model, each, output or None, options)
@@ -132,28 +151,28 @@ def infer(
                 kind = "text" if each.image is None else "image"
                 typer.echo(f"{kind} {number + 1} of {len(queries)}: {server.message(answer.result)}", err=True)
             if as_json:
-                typer.echo(json.dumps(_as_json(answer)))
+                typer.echo(json.dumps(answer_fields(answer)))
             if isinstance(answer.result, _FATAL) and number + 1 < len(queries):
                 typer.echo(f"inputs not sent: {len(queries) - number - 1}", err=True)
                 break
     if not as_json:
-        Console().print(_table(answers))
+        Console().print(answer_table(answers))
     failed = any(isinstance(answer.result, RequestError) for answer in answers)
     raise typer.Exit(exit_codes.FAILED if failed else exit_codes.OK)
 
 
 def _queries(
     text: list[str] | None, pair: list[str] | None, file: Path | None, image: list[Path] | None
-) -> list[_InferQuery]:
+) -> list[InferQuery]:
     """Return the inputs from the one source that was given."""
     if image:
         if text or pair or file:
             raise typer.BadParameter("--image cannot be combined with --text, --pair or --file", param_hint="--image")
-        return [_InferQuery("", image=each) for each in image]
+        return [InferQuery("", image=each) for each in image]
     texts = _texts(text, file)
     if pair and len(pair) != len(texts):
         raise typer.BadParameter(f"got {len(pair)} for {len(texts)} texts; expected one per text", param_hint="--pair")
-    return [_InferQuery(each, pair[number] if pair else None) for number, each in enumerate(texts)]
+    return [InferQuery(each, pair[number] if pair else None) for number, each in enumerate(texts)]
 
 
 def _texts(text: list[str] | None, file: Path | None) -> list[str]:
@@ -184,7 +203,33 @@ def _lines(stream: Iterable[str]) -> list[str]:
     return [line.rstrip("\r\n") for line in stream]
 
 
-def _send(client: Client, model: str, query: _InferQuery, outputs: list[str] | None, options: Options) -> _InferResult:
+def _rank(
+    server: TargetServer,
+    model: str,
+    query: str,
+    documents: list[str],
+    options: Options,
+    timeout_s: float,
+    *,
+    as_json: bool,
+) -> NoReturn:
+    """Rank documents and end the command."""
+    start = time.perf_counter()
+    try:
+        with Client(server.url, timeout_s=timeout_s) as client:
+            ranked = client.rerank(model, query, documents, **options)
+    except RequestError as error:
+        typer.echo(server.message(error), err=True)
+        raise typer.Exit(exit_codes.FAILED) from None
+    if as_json:
+        for each in ranked:
+            typer.echo(json.dumps({"query": query, **ranked_fields(each)}))
+    else:
+        Console().print(ranked_table(query, ranked, (time.perf_counter() - start) * 1000))
+    raise typer.Exit(exit_codes.OK)
+
+
+def _send(client: Client, model: str, query: InferQuery, outputs: list[str] | None, options: Options) -> InferResult:
     try:
         image = None if query.image is None else query.image.read_bytes()
     except OSError as error:
@@ -198,79 +243,4 @@ def _send(client: Client, model: str, query: _InferQuery, outputs: list[str] | N
             result = client.classify_image(model, image, outputs=outputs, **options)
     except RequestError as error:
         result = error
-    return _InferResult(query, result, (time.perf_counter() - start) * 1000)
-
-
-def _table(answers: list[_InferResult]) -> Table:
-    """Return a table with one row per result, with columns only for outputs that occur."""
-    images = any(answer.query.image is not None for answer in answers)
-    table = Table("image" if images else "text", "label")
-    given = dict.fromkeys(name for answer in answers for name in _further_labels(answer))
-    choices = [name for name in ("level", "gamma", *given) if any(_choice(answer, name) for answer in answers)]
-    for numeric in ("probability", *([] if images else ["max_length"]), "ms", *choices):
-        table.add_column(numeric, justify="right", no_wrap=True)
-    for answer in answers:
-        *cells, length, milliseconds = _as_row(answer)
-        lengths = [] if images else [length]
-        table.add_row(*cells, *lengths, milliseconds, *(_choice(answer, name) for name in choices))
-    return table
-
-
-def _choice(answer: _InferResult, name: str) -> str:
-    """Return an output of one value as text; empty if the model does not return it."""
-    value = None if isinstance(answer.result, RequestError) else answer.result.other.get(name)
-    return "" if value is None else escape(str(_plain(value.reshape(-1))[0]))
-
-
-def _further_labels(answer: _InferResult) -> list[str]:
-    """Return the names of further outputs that are one short text each."""
-    if isinstance(answer.result, RequestError):
-        return []
-    texts = [name for name, value in answer.result.other.items() if value.dtype == np.object_ and value.size == 1]
-    return [name for name in texts if len(_choice(answer, name)) <= _MAX_LABEL_CHARS]
-
-
-def _label(result: Classification) -> str:
-    """Return the label, or the value of a regression."""
-    value = result.other.get("value")
-    return (result.label or "") if value is None else f"{value.item():.4g}"
-
-
-def _as_row(answer: _InferResult) -> list[str]:
-    shown = answer.query.shown
-    milliseconds = f"{answer.milliseconds:.1f}"
-    if isinstance(answer.result, RequestError):
-        return [escape(shown), f"[red]{answer.result.code}[/red]", "", "", milliseconds]
-    result, top = answer.result, answer.result.top_probability
-    return [
-        escape(shown),
-        escape(_label(result)),
-        "" if top is None else f"{top:.3f}",
-        "" if result.max_length is None else str(result.max_length),
-        milliseconds,
-    ]
-
-
-def _as_json(answer: _InferResult) -> dict[str, Any]:
-    query = answer.query
-    found: dict[str, Any] = (
-        {"text": query.text, "pair": query.pair} if query.image is None else {"image": str(query.image)}
-    )
-    found["milliseconds"] = round(answer.milliseconds, 3)
-    result = answer.result
-    if isinstance(result, RequestError):
-        return found | {"error": {"code": result.code, "message": str(result)}}
-    return found | {
-        "label": result.label,
-        "probabilities": None if result.probabilities is None else result.probabilities.tolist(),
-        "logits": None if result.logits is None else result.logits.tolist(),
-        "max_length": result.max_length,
-        "outputs": {name: _plain(value) for name, value in result.other.items()},
-    }
-
-
-def _plain(value: np.ndarray[Any, Any]) -> Any:
-    """Return an array as nested lists for JSON."""
-    if value.dtype == np.object_:
-        return [item.decode(errors="replace") if isinstance(item, bytes) else item for item in value.reshape(-1)]
-    return value.tolist()
+    return InferResult(query, result, (time.perf_counter() - start) * 1000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import selectors
 import socket
 import threading
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 from tidal_client.errors import ConnectionFailed, DeadlineExceeded, RequestError, from_http
 from tidal_client.load.sender import Finish
+from tidal_client.transports.http_messages import error_message
 
 _IDLE = -1
 # Connections opened before the first request; more are opened when all are in use.
@@ -129,7 +129,7 @@ class HttpSender:
             if number == _IDLE:
                 self._lose(connection, ConnectionError("a response without a request"))
                 return
-            self._finish(number, None if status == 200 else from_http(status, _message(body)))
+            self._finish(number, None if status == 200 else from_http(status, error_message(body)))
             self._idle.append(connection)
 
     def _expire(self, now: float) -> None:
@@ -179,11 +179,3 @@ def _read_head(head: bytes) -> tuple[int, int | None]:
     except (IndexError, ValueError):
         return 0, None
     return code, None
-
-
-def _message(body: bytes) -> str:
-    """Return the message of an error response."""
-    try:
-        return str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace")

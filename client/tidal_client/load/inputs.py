@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidal_client.codec import chunks, image_inputs
+from tidal_client.codec import image_inputs, text_columns
 from tidal_client.errors import InvalidArgument
 from tidal_client.results import Array
 
@@ -33,11 +33,8 @@ def text_inputs(texts: Sequence[str], pairs: Sequence[str] | None = None) -> lis
     Raises:
         InvalidArgument: A text is not valid Unicode, or the numbers of texts and pairs differ.
     """
-    return [
-        {name: column[row : row + 1] for name, column in chunk.items()}
-        for chunk in chunks(texts, pairs)
-        for row in range(len(chunk["text_input"]))
-    ]
+    columns = text_columns(texts, pairs)
+    return [{name: column[row : row + 1] for name, column in columns.items()} for row in range(len(texts))]
 
 
 def id_inputs(lengths: Sequence[int], vocabulary: int = 30000, *, seed: int = 0) -> list[Inputs]:

@@ -31,6 +31,9 @@ class Transport(Protocol):
     def metadata(self, model: str, timeout_s: float) -> ModelMetadata:
         """Return a model's versions, inputs and outputs."""
 
+    def max_rows(self, model: str, timeout_s: float) -> int:
+        """Return the maximum number of rows of a request to a model; 1 if the model has no batch axis."""
+
     def close(self) -> None:
         """Close the connections."""
 
@@ -49,6 +52,9 @@ class AsyncTransport(Protocol):
 
     async def metadata(self, model: str, timeout_s: float) -> ModelMetadata:
         """Return a model's versions, inputs and outputs."""
+
+    async def max_rows(self, model: str, timeout_s: float) -> int:
+        """Return the maximum number of rows of a request to a model; see `Transport.max_rows`."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -79,7 +85,7 @@ class Address:
             from tidal_client.transports.grpc import AsyncGrpcTransport
 
             return AsyncGrpcTransport(self.location)
-        from tidal_client.transports.http import AsyncHttpTransport
+        from tidal_client.transports.http_aio import AsyncHttpTransport
 
         return AsyncHttpTransport(self.location)
 

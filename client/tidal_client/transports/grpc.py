@@ -5,25 +5,20 @@ from __future__ import annotations
 import asyncio
 import queue
 import re
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import grpc
-import tritonclient.grpc as triton
-import tritonclient.grpc.aio as triton_aio
-from tritonclient.utils import InferenceServerException
+import grpc.aio
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
-from tidal_client.codec import InferRequest, infer_arguments, read_metadata, read_outputs
-from tidal_client.errors import (
-    ConnectionFailed,
-    DeadlineExceeded,
-    InvalidArgument,
-    RequestError,
-    from_grpc,
-    from_stream,
-)
+from tidal_client.codec import InferRequest
+from tidal_client.errors import ConnectionFailed, DeadlineExceeded, RequestError, from_grpc, from_stream
 from tidal_client.results import Array, ModelMetadata
+from tidal_client.transports.grpc_messages import infer_message, is_last, response_arrays, response_metadata
 
 _UNLIMITED = 2**31 - 1
 # By default gRPC waits up to two minutes before it reconnects; a server restart takes seconds.
@@ -33,32 +28,35 @@ CHANNEL = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-# Message of tritonclient for a request on a failed stream; the callback receives the cause.
-_STREAM_FAILED = "The stream is no longer in valid state"
 
 
 @contextmanager
 def _errors(location: str, timeout_s: float) -> Iterator[None]:
     try:
         yield
-    except InferenceServerException as error:
+    except grpc.RpcError as error:
         raise _translate(error, location, timeout_s) from None
 
 
 def _translate(error: Any, location: str, timeout_s: float) -> RequestError:
-    message, status = str(error.message()), error.status()
-    if status is None:  # tritonclient refused it before sending
-        return InvalidArgument(message)
-    return _failure(str(status).removeprefix("StatusCode."), message, location, timeout_s)
+    return failure(error.code().name, str(error.details()), location, timeout_s)
 
 
-def _failure(status: str, message: str, location: str, timeout_s: float) -> RequestError:
-    failure = from_grpc(status, message)
-    if isinstance(failure, DeadlineExceeded):
+def failure(status: str, message: str, location: str, timeout_s: float) -> RequestError:
+    """Return the error for a failed call.
+
+    Args:
+        status: Name of its gRPC status code.
+        message: Message of its status.
+        location: ``host:port`` of the server.
+        timeout_s: Timeout of the call, in seconds.
+    """
+    error = from_grpc(status, message)
+    if isinstance(error, DeadlineExceeded):
         return DeadlineExceeded(f"no answer from grpc://{location} within {timeout_s:g} s")
-    if isinstance(failure, ConnectionFailed):
+    if isinstance(error, ConnectionFailed):
         return ConnectionFailed(f"no connection to grpc://{location}: {message}{_other_protocol(message)}")
-    return failure
+    return error
 
 
 def _other_protocol(message: str) -> str:
@@ -68,18 +66,27 @@ def _other_protocol(message: str) -> str:
     return "; it does not speak plain gRPC: if it is the server's HTTP port, use http://HOST:PORT"
 
 
-def _is_last(result: Any) -> bool:
-    """Whether a response is the last one of its stream."""
-    return bool(result.get_response().parameters["triton_final_response"].bool_param)
+class _Reading:
+    """The state of a stream's responses, the same for blocking and asyncio calls."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def read(self, response: Any) -> dict[str, Array]:
+        """Return the arrays of a `ModelStreamInferResponse`.
+
+        Raises:
+            RequestError: The server rejected the request.
+        """
+        if response.error_message:
+            self.ended = True  # a rejected request has no further response
+            raise from_stream(response.error_message)
+        self.ended = is_last(response.infer_response)
+        return response_arrays(response.infer_response)
 
 
-def _send(client: Any, arguments: dict[str, Any]) -> None:
-    """Send a request on a client's stream; if the stream has failed, its callback receives the cause."""
-    try:
-        client.async_stream_infer(**arguments)
-    except InferenceServerException as error:
-        if not str(error.message()).startswith(_STREAM_FAILED):
-            raise
+def _broken(location: str, timeout_s: float) -> RequestError:
+    return failure("UNAVAILABLE", "Stream removed before its last response", location, timeout_s)
 
 
 class GrpcTransport:
@@ -87,58 +94,76 @@ class GrpcTransport:
 
     def __init__(self, location: str) -> None:
         self._location = location
-        self._client = triton.InferenceServerClient(location, channel_args=CHANNEL)
+        self._channel = grpc.insecure_channel(location, options=CHANNEL)
+        self._stub = GRPCInferenceServiceStub(self._channel)
 
     def infer(self, request: InferRequest, timeout_s: float) -> dict[str, Array]:
         """See `Transport.infer`."""
-        with _errors(self._location, timeout_s):
-            arguments = infer_arguments(request, triton)
-            return read_outputs(self._client.infer(**arguments, client_timeout=timeout_s))
+        message = infer_message(request)
+        try:
+            response = self._stub.ModelInfer(message, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _translate(error, self._location, timeout_s) from None
+        return response_arrays(response)
 
     def stream(self, request: InferRequest, timeout_s: float) -> Generator[dict[str, Array], None, None]:
         """See `Transport.stream`."""
-        with _errors(self._location, timeout_s):
-            arguments = infer_arguments(request, triton)
-            # A client has one stream at a time; clients of one address share its connection.
-            client = triton.InferenceServerClient(self._location, channel_args=CHANNEL)
-        responses: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
-        ended = False
+        call = self._stub.ModelStreamInfer(iter([infer_message(request)]))
+        # gRPC's iterator has no timeout per response, so another thread waits in it.
+        responses: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        thread = threading.Thread(target=_receive, args=(call, responses), name="tidal-client-stream", daemon=True)
+        thread.start()
+        reading = _Reading()
         try:
-            with _errors(self._location, timeout_s):
-                client.start_stream(lambda result, error: responses.put((result, error)))
-                _send(client, arguments)
-            while not ended:
+            while not reading.ended:
                 try:
-                    result, error = responses.get(timeout=timeout_s)
+                    response = responses.get(timeout=timeout_s)
                 except queue.Empty:
-                    raise _failure("DEADLINE_EXCEEDED", "", self._location, timeout_s) from None
-                if error is not None:
-                    if error.status() is None:
-                        ended = True  # a rejected request has no further response
-                        raise from_stream(str(error.message()))
-                    raise _translate(error, self._location, timeout_s)
-                ended = _is_last(result)
-                yield read_outputs(result)
+                    raise failure("DEADLINE_EXCEEDED", "", self._location, timeout_s) from None
+                if response is None:
+                    raise _broken(self._location, timeout_s)
+                if isinstance(response, grpc.RpcError):
+                    raise _translate(response, self._location, timeout_s)
+                yield reading.read(response)
         finally:
-            client.stop_stream(cancel_requests=not ended)
-            client.close()
+            if reading.ended:
+                # Cancelling a stream after its last response delays the server's shutdown.
+                thread.join(timeout_s)
+            call.cancel()
 
     def ready(self, model: str | None, timeout_s: float) -> bool:
         """See `Transport.ready`."""
         with _errors(self._location, timeout_s):
             if model is None:
-                return bool(self._client.is_server_ready(client_timeout=timeout_s))
-            return bool(self._client.is_model_ready(model, client_timeout=timeout_s))
+                return bool(self._stub.ServerReady(messages.ServerReadyRequest(), timeout=timeout_s).ready)
+            return bool(self._stub.ModelReady(messages.ModelReadyRequest(name=model), timeout=timeout_s).ready)
 
     def metadata(self, model: str, timeout_s: float) -> ModelMetadata:
         """See `Transport.metadata`."""
         with _errors(self._location, timeout_s):
-            found = self._client.get_model_metadata(model, as_json=True, client_timeout=timeout_s)
-        return read_metadata(found)
+            found = self._stub.ModelMetadata(messages.ModelMetadataRequest(name=model), timeout=timeout_s)
+        return response_metadata(found)
+
+    def max_rows(self, model: str, timeout_s: float) -> int:
+        """See `Transport.max_rows`."""
+        with _errors(self._location, timeout_s):
+            found = self._stub.ModelConfig(messages.ModelConfigRequest(name=model), timeout=timeout_s)
+        return max(1, int(found.config.max_batch_size))
 
     def close(self) -> None:
         """Close the channel; requests in flight are cancelled."""
-        self._client.close()
+        self._channel.close()
+
+
+def _receive(call: Any, responses: queue.SimpleQueue[Any]) -> None:
+    """Put a stream's responses into a queue, and then its error, or None if it ended without one."""
+    try:
+        for response in call:
+            responses.put(response)
+    except grpc.RpcError as error:
+        responses.put(error)
+    else:
+        responses.put(None)
 
 
 class AsyncGrpcTransport:
@@ -146,59 +171,66 @@ class AsyncGrpcTransport:
 
     def __init__(self, location: str) -> None:
         self._location = location
-        self._client = triton_aio.InferenceServerClient(location, channel_args=CHANNEL)
+        self._channel = grpc.aio.insecure_channel(location, options=CHANNEL)
+        self._stub = GRPCInferenceServiceStub(self._channel)
 
     async def infer(self, request: InferRequest, timeout_s: float) -> dict[str, Array]:
         """See `Transport.infer`."""
-        with _errors(self._location, timeout_s):
-            arguments = infer_arguments(request, triton)
-            return read_outputs(await self._client.infer(**arguments, client_timeout=timeout_s))
+        message = infer_message(request)
+        try:
+            response = await self._stub.ModelInfer(message, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _translate(error, self._location, timeout_s) from None
+        return response_arrays(response)
 
     async def stream(self, request: InferRequest, timeout_s: float) -> AsyncGenerator[dict[str, Array], None]:
         """See `Transport.stream`."""
-        with _errors(self._location, timeout_s):
-            arguments = infer_arguments(request, triton)
+        message = infer_message(request)
 
-        async def requests() -> AsyncIterator[dict[str, Any]]:
-            yield arguments
+        async def requests() -> AsyncIterator[Any]:
+            yield message
 
-        responses = self._client.stream_infer(requests())
-        ended = False
+        call = self._stub.ModelStreamInfer(requests())
+        reading = _Reading()
         try:
-            while not ended:
+            while not reading.ended:
                 try:
                     async with asyncio.timeout(timeout_s):
-                        result, error = await anext(responses)
+                        response = await call.read()
                 except TimeoutError:
-                    raise _failure("DEADLINE_EXCEEDED", "", self._location, timeout_s) from None
-                except grpc.RpcError as failed:
-                    raise _failure(failed.code().name, str(failed.details()), self._location, timeout_s) from None
-                if error is not None:
-                    ended = True  # a rejected request has no further response
-                    raise from_stream(str(error.message()))
-                ended = _is_last(result)
-                yield read_outputs(result)
+                    raise failure("DEADLINE_EXCEEDED", "", self._location, timeout_s) from None
+                except grpc.RpcError as error:
+                    raise _translate(error, self._location, timeout_s) from None
+                if response is grpc.aio.EOF:
+                    raise _broken(self._location, timeout_s)
+                yield reading.read(response)
         finally:
-            if ended:
+            if reading.ended:
                 # Cancelling a stream after its last response delays the server's shutdown.
-                with suppress(StopAsyncIteration, TimeoutError, grpc.RpcError):
+                with suppress(TimeoutError, grpc.RpcError):
                     async with asyncio.timeout(timeout_s):
-                        await anext(responses)
-            responses.cancel()
+                        await call.read()
+            call.cancel()
 
     async def ready(self, model: str | None, timeout_s: float) -> bool:
         """See `Transport.ready`."""
         with _errors(self._location, timeout_s):
             if model is None:
-                return bool(await self._client.is_server_ready(client_timeout=timeout_s))
-            return bool(await self._client.is_model_ready(model, client_timeout=timeout_s))
+                return bool((await self._stub.ServerReady(messages.ServerReadyRequest(), timeout=timeout_s)).ready)
+            return bool((await self._stub.ModelReady(messages.ModelReadyRequest(name=model), timeout=timeout_s)).ready)
 
     async def metadata(self, model: str, timeout_s: float) -> ModelMetadata:
         """See `Transport.metadata`."""
         with _errors(self._location, timeout_s):
-            found = await self._client.get_model_metadata(model, as_json=True, client_timeout=timeout_s)
-        return read_metadata(found)
+            found = await self._stub.ModelMetadata(messages.ModelMetadataRequest(name=model), timeout=timeout_s)
+        return response_metadata(found)
+
+    async def max_rows(self, model: str, timeout_s: float) -> int:
+        """See `Transport.max_rows`."""
+        with _errors(self._location, timeout_s):
+            found = await self._stub.ModelConfig(messages.ModelConfigRequest(name=model), timeout=timeout_s)
+        return max(1, int(found.config.max_batch_size))
 
     async def close(self) -> None:
         """Close the channel; requests in flight are cancelled."""
-        await self._client.close()
+        await self._channel.close()

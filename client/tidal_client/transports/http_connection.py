@@ -1,0 +1,198 @@
+"""Blocking HTTP/1.1 connections, of which each carries one request at a time, and a pool of them for many threads."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from http.client import HTTPResponse
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+#: Seconds after which an idle connection is closed: a server that shuts down waits for open connections.
+IDLE_S: Final = 15.0
+# Larger reads allocate pages anew each time.
+_READ = 1 << 16
+
+
+class _Reads(io.RawIOBase):
+    """Bytes that a connection receives until its deadline; stands for its socket where responses are parsed."""
+
+    def __init__(self, receive: Callable[[memoryview], int]) -> None:
+        self._receive = receive
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._receive(memoryview(buffer))
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self, _READ)
+
+
+class Connection:
+    """A connection; every read and write ends at `deadline`.
+
+    Attributes:
+        deadline: Time of `time.monotonic`.
+        idle_since: Time of its last response.
+    """
+
+    def __init__(self, host: str, port: int, deadline: float) -> None:
+        self.deadline = deadline
+        self.idle_since = 0.0
+        self._socket = socket.create_connection((host, port), self._left_s())
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, request: bytes) -> HTTPResponse:
+        """Send a complete request; return the response, whose body has not been read.
+
+        A server may answer and close the connection before it has read a large request. An error is therefore ignored
+        while a response can be read.
+
+        Raises:
+            HTTPException: The response is not HTTP, or ends too early.
+        """
+        self._socket.settimeout(self._left_s())
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._socket.sendall(request)
+        response = HTTPResponse(cast(socket.socket, _Reads(self._receive)))
+        response.begin()
+        return response
+
+    def usable(self) -> bool:
+        """Whether the connection can carry another request: the server has neither closed it nor sent anything."""
+        self._socket.setblocking(False)
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
+    def interrupt(self) -> None:
+        """End reads and writes of another thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def _left_s(self) -> float:
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def _receive(self, buffer: memoryview) -> int:
+        self._socket.settimeout(self._left_s())
+        size = self._socket.recv_into(buffer)
+        self._left_s()  # a busy machine may return data that arrived after the deadline
+        return size
+
+
+class Connections:
+    """Connections to one server, shared by threads: as many as there are requests at a time.
+
+    Args:
+        location: ``host:port`` of the server.
+    """
+
+    def __init__(self, location: str) -> None:
+        parts = urlsplit(f"//{location}")
+        self._host, self._port = str(parts.hostname), int(parts.port or 80)
+        self._lock = threading.Lock()
+        #: Oldest first; the newest is used first, so that the others can expire.
+        self._idle: list[Connection] = []
+        self._used: set[Connection] = set()
+        #: Closes idle connections; None while there are none.
+        self._timer: threading.Timer | None = None
+        self.closed = False
+
+    @contextlib.contextmanager
+    def connection(self, timeout_s: float) -> Iterator[Connection]:
+        """Lend a connection; it is closed on an error or if its response was not read to its end.
+
+        The borrower sets `idle_since` after the end of a response after which the server keeps the connection.
+
+        Args:
+            timeout_s: Seconds until its deadline, connecting included, name resolution not.
+        """
+        deadline = time.monotonic() + timeout_s
+        connection = self._idle_connection()
+        if connection is None:
+            connection = Connection(self._host, self._port, deadline)
+        else:
+            connection.deadline = deadline
+        connection.idle_since = 0.0
+        with self._lock:
+            self._used.add(connection)
+        try:
+            if self.closed:
+                raise ConnectionAbortedError
+            yield connection
+        finally:
+            self._give_back(connection)
+
+    def close(self) -> None:
+        """Close idle connections and end the requests of the others."""
+        with self._lock:
+            self.closed = True
+            idle, self._idle = self._idle, []
+            for connection in self._used:
+                connection.interrupt()
+            if self._timer is not None:
+                self._timer.cancel()
+        for connection in idle:
+            connection.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _idle_connection(self) -> Connection | None:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if connection.usable():
+                return connection
+            connection.close()
+
+    def _give_back(self, connection: Connection) -> None:
+        with self._lock:
+            self._used.discard(connection)
+            keep = connection.idle_since > 0 and not self.closed
+            if keep:
+                self._idle.append(connection)
+                if self._timer is None:
+                    self._start_timer(IDLE_S)
+        if not keep:
+            connection.close()
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, _expire, (weakref.ref(self),))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _close_expired(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            while self._idle and self._idle[0].idle_since + IDLE_S <= now:
+                self._idle.pop(0).close()
+            self._timer = None
+            if self._idle:
+                self._start_timer(self._idle[0].idle_since + IDLE_S - now)
+
+
+def _expire(of: weakref.ref[Connections]) -> None:
+    connections = of()
+    if connections is not None:
+        connections._close_expired()
