@@ -1,7 +1,8 @@
 """Build backend (PEP 517) that compiles the native parts before it packs a wheel.
 
-A wheel carries the operators of `pets`, the kernels of `flover`, the HTTP guard and the custom batcher, compiled.
-So it is made for one platform, and for the OpenVINO version that `pyproject.toml` pins. Editable installs compile
+A wheel carries the operators of `pets`, the kernels of `flover`, the HTTP guard, the custom batcher and the core
+of the request path, compiled. So it is made for one platform, and for the OpenVINO version that `pyproject.toml` pins;
+the core is for the Python that packs it, and others do without. Editable installs compile
 nothing: `make install` does. `--config-setting native=skip` packs a wheel without them, which is enough for clients.
 """
 
@@ -31,6 +32,7 @@ NATIVE_BUILDS = (
     "tidal.flover.native.build",
     "tidal.http_guard.build",
     "tidal.batcher.build",
+    "tidal.answers.build",
 )
 #: Read by setup.py: the wheel holds compiled parts.
 PLATFORM_WHEEL = "TIDAL_PLATFORM_WHEEL"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidal.triton.config import TensorConfig, complete_config
+from tidal.triton.config import TensorConfig, complete_config, published_task
 
 INPUTS = (
     TensorConfig("text_input", "TYPE_STRING", (1,), optional=True),
@@ -11,12 +11,19 @@ INPUTS = (
     TensorConfig("attention_mask", "TYPE_INT64", (-1,), optional=True),
     TensorConfig("token_type_ids", "TYPE_INT64", (-1,), optional=True),
 )
-OUTPUTS = (
-    TensorConfig("logits", "TYPE_FP32", (-1,)),
-    TensorConfig("probabilities", "TYPE_FP32", (-1,)),
-    TensorConfig("label", "TYPE_STRING", (1,)),
+FACTS = (
     TensorConfig("max_length", "TYPE_INT32", (1,)),
+    TensorConfig("input_tokens", "TYPE_INT32", (1,)),
 )
+
+
+def _outputs():
+    """Yield the outputs of the published version's task; a config that has its own outputs imports nothing."""
+    from tidal.encoder_tasks.entries import TASKS
+
+    entry = TASKS.get(published_task() or "", TASKS["classification"])
+    yield from (TensorConfig(each.name, each.data_type, each.dims) for each in entry.outputs)
+    yield from FACTS
 
 
 class TritonPythonModel:
@@ -24,8 +31,8 @@ class TritonPythonModel:
 
     @staticmethod
     def auto_complete_config(config):
-        """Add the inputs and outputs to a minimal config.pbtxt."""
-        return complete_config(config, INPUTS, OUTPUTS)
+        """Add the inputs and outputs to a minimal config.pbtxt: those of the published version's task."""
+        return complete_config(config, INPUTS, _outputs())
 
     def initialize(self, args):
         """Open the published version and start its service."""
@@ -36,7 +43,7 @@ class TritonPythonModel:
         self._host = BackendHost(args, system="arlo", parameters=ArloParameters, load=load)
 
     def execute(self, requests):
-        """Accept requests; responses are sent later."""
+        """Accept requests; return the answers that arrive soon, None for those that are sent later."""
         return self._host.execute(requests)
 
     def finalize(self):

@@ -13,6 +13,7 @@ OUTPUTS = (
     TensorConfig("probabilities", "TYPE_FP32", (-1,)),
     TensorConfig("label", "TYPE_STRING", (1,)),
     TensorConfig("gamma", "TYPE_INT32", (1,)),
+    TensorConfig("input_tokens", "TYPE_INT32", (1,)),
     TensorConfig("queue_ms", "TYPE_FP32", (1,)),
 )
 
@@ -34,7 +35,7 @@ class TritonPythonModel:
         self._host = BackendHost(args, system="otas", parameters=OtasParameters, load=load)
 
     def execute(self, requests):
-        """Accept requests, which are answered later."""
+        """Accept requests; return the answers that arrive soon, None for those that are sent later."""
         return self._host.execute(requests)
 
     def finalize(self):

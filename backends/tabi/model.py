@@ -15,6 +15,7 @@ OUTPUTS = (
     TensorConfig("level", "TYPE_INT32", (1,)),
     TensorConfig("confidence", "TYPE_FP32", (1,)),
     TensorConfig("degraded", "TYPE_BOOL", (1,)),
+    TensorConfig("input_tokens", "TYPE_INT32", (1,)),
     TensorConfig("pruned_text", "TYPE_STRING", (1,)),
 )
 
@@ -36,7 +37,7 @@ class TritonPythonModel:
         self._host = BackendHost(args, system="tabi", parameters=TabiParameters, load=load)
 
     def execute(self, requests):
-        """Accept requests; they are answered later."""
+        """Accept requests; return the answers that arrive soon, None for those that are sent later."""
         return self._host.execute(requests)
 
     def finalize(self):

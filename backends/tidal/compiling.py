@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +20,7 @@ _SOURCES = (".cpp", ".hpp", ".h")
 #: Flags for the levels of vector instructions that kernels are compiled for; the level is chosen at run time.
 _AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-mprefer-vector-width=512")
 LEVELS: Mapping[str, tuple[str, ...]] = {
-    "avx512bf16": (*_AVX512, "-mavx512bf16"),
+    "avx512bf16": (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
     "avx512": _AVX512,
     "avx2": ("-mavx2", "-mfma"),
     "plain": (),
@@ -111,6 +112,31 @@ def compile_sources(
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(run_compiler, commands))
     return objects
+
+
+def replace_library(target: Path, link: Callable[[Path, Path], None]) -> Path:
+    """Link a library beside its place, put it there, and delete those that were built from other sources.
+
+    Args:
+        target: Path of the library. Libraries of other sources have the same name but for what follows its last hyphen.
+        link: Links the library; receives a folder for objects and the path to write the library to.
+
+    Returns:
+        The path of the library.
+
+    Raises:
+        Internal: The compiler fails; contains its output.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        linked = Path(scratch) / target.name
+        link(Path(scratch), linked)
+        linked.replace(target)
+    name, hyphen, _ = target.name.rpartition("-")
+    for path in target.parent.glob(f"{name}-*{target.suffix}") if hyphen else ():
+        if path != target:
+            path.unlink()
+    return target
 
 
 def run_compiler(command: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from tidal.errors import Unsupported
 DeviceKind = Literal["cpu", "gpu"]
 
 # Instruction sets that change which kernels an engine uses, and so its latency and rounding.
-_ISA = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "sve", "bf16")
+_ISA = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "asimd", "sve", "bf16")
 
 
 class Device(BaseModel):
@@ -24,7 +24,9 @@ class Device(BaseModel):
     Attributes:
         kind: `cpu` or `gpu`.
         name: Name of the product.
-        features: Instruction sets of a processor; the compute capability of a GPU and its driver's CUDA version.
+        features: Instruction sets of a processor; the compute capability of a GPU. The driver of a GPU
+            is left out: engines run with every driver that their libraries accept, so that an update of it makes no
+            version stale.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -76,10 +78,7 @@ def gpu() -> Device:
     return Device(
         kind="gpu",
         name=properties.name.split(b"\0")[0].decode(),
-        features=(
-            f"compute capability {properties.major}.{properties.minor}",
-            f"driver for CUDA {driver // 1000}.{driver % 1000 // 10}",
-        ),
+        features=(f"compute capability {properties.major}.{properties.minor}",),
     )
 
 

@@ -59,9 +59,14 @@ class Verification(Strict):
     """Comparison of the published engines with the unmodified source model."""
 
     samples: int = Field(ge=1)
-    max_abs_error: float = Field(ge=0, description="largest difference of any logit")
-    tolerance: float = Field(gt=0)
-    argmax_agreement: float = Field(ge=0, le=1)
+    max_abs_error: float = Field(ge=0, description="largest error of a sample: by default of any logit")
+    tolerance: float = Field(gt=0, description="accepted error")
+    argmax_agreement: float | None = Field(
+        None, ge=0, le=1, description="share of samples with the same most likely label; None for other tasks"
+    )
+    agreements: dict[str, float] = Field(
+        default_factory=dict, description="other agreement over all samples from 0 to 1, such as spearman"
+    )
 
 
 class Version(Strict):

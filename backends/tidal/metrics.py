@@ -5,12 +5,17 @@ from __future__ import annotations
 import bisect
 import copy
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 # Upper bounds in seconds, from a fraction of a short query's time to the default client timeout.
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+# Observations that are kept until metrics are read.
+_MAX_DEFERRED = 4096
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,14 @@ class Histogram:
             self.counts[index] += 1
             self.sum += value
 
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Count several observations at once."""
+        indices = [bisect.bisect_left(self.buckets, value) for value in values]
+        with self._lock:
+            for index in indices:
+                self.counts[index] += 1
+            self.sum += sum(values)
+
     def cumulative(self) -> tuple[list[tuple[str, int]], int, float]:
         """Return (`le` bound, observations up to it) for every bucket, the number of observations and their sum."""
         with self._lock:
@@ -81,6 +94,36 @@ class Histogram:
             running += count
             rows.append((bound, running))
         return rows, running, total
+
+
+class Deferred(Generic[_Item]):
+    """Observations that are recorded when metrics are read: adding one costs an append, whatever it is recorded in.
+
+    Args:
+        record: Records one observation.
+    """
+
+    def __init__(self, record: Callable[[_Item], None]) -> None:
+        self._record = record
+        self._items: deque[_Item] = deque()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, item: _Item) -> None:
+        """Add an observation, from any thread."""
+        self._items.append(item)
+        if len(self._items) >= _MAX_DEFERRED:
+            self.flush()
+
+    def flush(self) -> None:
+        """Record what was added, each observation once whatever the number of threads that call this."""
+        while self._items:
+            try:
+                item = self._items.popleft()
+            except IndexError:  # another thread was faster
+                return
+            self._record(item)
 
 
 _M = TypeVar("_M", Counter, Gauge, Histogram)
@@ -101,6 +144,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._series: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[str, Counter | Gauge | Histogram]] = {}
         self._extra_buckets: dict[str, tuple[float, ...]] = {}
+        self._deferred: dict[tuple[str, tuple[tuple[str, str], ...]], Deferred[Any]] = {}
 
     def within(self, part: str, **labels: str) -> Metrics:
         """Return metrics whose families are `tidal_<system>_<part>_<what>_<unit>`, published with these.
@@ -123,6 +167,17 @@ class Metrics:
         """
         self._extra_buckets[name] = tuple(bounds)
 
+    def deferred(self, name: str, record: Callable[[_Item], None]) -> Deferred[_Item]:
+        """Return the observations of a name, which are recorded before samples are read.
+
+        Args:
+            name: Name of the observations; the first call with it determines `record`.
+            record: Records one observation in these metrics; any thread may call it.
+        """
+        key = (self._prefix + name, tuple(sorted(self._labels.items())))
+        with self._lock:
+            return self._deferred.setdefault(key, Deferred(record))
+
     def counter(self, name: str, help: str, **labels: str) -> Counter:
         """Return the counter of a name and labels; `name` ends in `_total`."""
         return self._get(name, help, labels, Counter)
@@ -139,6 +194,10 @@ class Metrics:
 
     def samples(self) -> Iterator[Sample]:
         """Yield the current value of every series; a histogram gives its `_bucket`, `_sum` and `_count` counters."""
+        with self._lock:
+            deferred = list(self._deferred.values())
+        for each in deferred:
+            each.flush()
         with self._lock:
             series = list(self._series.items())
         for (name, labels), (help, metric) in series:

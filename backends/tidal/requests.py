@@ -63,8 +63,13 @@ class PendingRequest(Protocol):
     def cancelled(self) -> bool:
         """Whether the client has cancelled the request (known for gRPC only); a call to the server process."""
 
-    def reply(self, outputs: Mapping[str, Array]) -> None:
-        """Answer with arrays by output name; outputs that were not requested are left out."""
+    def reply(self, outputs: Mapping[str, Array], *, partial: bool = False) -> None:
+        """Answer with arrays by output name; outputs that were not requested are left out.
+
+        Args:
+            outputs: Arrays by output name.
+            partial: Whether requested outputs may be missing: those that do not apply to the request.
+        """
 
     def fail(self, error: TidalError) -> None:
         """Answer with an error."""

@@ -13,18 +13,21 @@ from tidal.manifest import sha256_file
 from tidal_builders.imports import PACKAGES, import_closure
 
 # Files of a Hugging Face folder that decide what the model computes. Pickled weights are not read.
-SOURCE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model")
+SOURCE_PATTERNS = ("*.json", "*.safetensors", "*.txt", "*.model", "*.jinja", "additional_chat_templates/*.jinja")
+# The same in the folders of sentence-transformers' modules, such as 1_Pooling.
+_MODULE_PATTERNS = ("[0-9]*_*/config.json", "[0-9]*_*/*.safetensors")
 # Packages that no build depends on: the commands, and what runs or lists published versions of any kind.
 _NOT_BUILDING = ("tidal.commands", "tidal_builders.commands", "tidal.server", "tidal.catalog.manifests")
 
 
-def source_folder(model: str, revision: str | None, base: Path) -> Path:
-    """The folder with the source model's files; a Hugging Face model is downloaded once.
+def source_folder(model: str, revision: str | None, base: Path, named: str = "field 'model'") -> Path:
+    """The folder with the files of a model or adapter; one of the Hugging Face hub is downloaded once.
 
     Args:
         model: Path of a folder, or a Hugging Face id.
         revision: Branch, tag or commit of the id.
         base: Folder that a relative path starts from.
+        named: Name of `model` in errors.
 
     Raises:
         InvalidArgument: The folder does not exist, and no model of that id can be downloaded or is in the cache.
@@ -33,7 +36,7 @@ def source_folder(model: str, revision: str | None, base: Path) -> Path:
     if local.is_dir():
         return local
     if model.startswith(("/", "./", "../", "~")):
-        raise InvalidArgument(f"field 'model': there is no folder {local}")
+        raise InvalidArgument(f"{named}: there is no folder {local}")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -42,7 +45,7 @@ def source_folder(model: str, revision: str | None, base: Path) -> Path:
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         raise InvalidArgument(
-            f"field 'model': '{model}' is neither a folder nor a Hugging Face model that can be downloaded: {reason}"
+            f"{named}: '{model}' is neither a folder nor a Hugging Face id that can be downloaded: {reason}"
         ) from None
 
 
@@ -56,7 +59,9 @@ def hash_files(root: Path, paths: Iterable[Path]) -> str:
 
 def hash_source(folder: Path) -> str:
     """Hex SHA-256 over the files of a source model."""
-    return hash_files(folder, {path for pattern in SOURCE_PATTERNS for path in folder.glob(pattern)})
+    return hash_files(
+        folder, {path for pattern in (*SOURCE_PATTERNS, *_MODULE_PATTERNS) for path in folder.glob(pattern)}
+    )
 
 
 def code_hash(*roots: str, leave_out: tuple[str, ...] = ()) -> str:

@@ -125,22 +125,23 @@ def libraries_of(ingredients: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(_LIBRARY): text for name, text in ingredients.items() if name.startswith(_LIBRARY)}
 
 
-def samples_file(samples: Path | None, base: Path) -> Path | None:
-    """The file of a spec's own samples.
+def text_file(field: str, text: Path | None, base: Path) -> Path | None:
+    """The file of texts that a field of a spec names.
 
     Args:
-        samples: Path that the spec names, if it names one.
+        field: Name of the field.
+        text: Path that the spec names, if it names one.
         base: Folder that a relative path starts from.
 
     Raises:
         InvalidArgument: The file does not exist.
     """
-    path = None if samples is None else base / samples.expanduser()
+    path = None if text is None else base / text.expanduser()
     if path is not None and not path.is_file():
-        raise InvalidArgument(f"field 'samples': there is no file {path}")
+        raise InvalidArgument(f"field '{field}': there is no file {path}")
     return path
 
 
-def samples_ingredient(samples: Path | None) -> dict[str, str]:
-    """Hash of the file of a spec's own samples."""
-    return {"samples file": sha256_file(samples) if samples else "none"}
+def text_ingredient(name: str, file: Path | None) -> dict[str, str]:
+    """Hash of a file of texts that a spec names, by the name of the ingredient."""
+    return {name: sha256_file(file) if file else "none"}

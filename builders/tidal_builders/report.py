@@ -20,7 +20,7 @@ class BuildReport(BaseModel):
         reasons: Why a version was or must be built, or what was missed; one clause each.
         version: Number of the newest version, if there is one.
         reused: Names of stages that an earlier, interrupted build had finished.
-        warnings: Sentences on features of the source model that are not served.
+        warnings: Sentences to consider before relying on the model.
         seconds: Duration of the build.
     """
 

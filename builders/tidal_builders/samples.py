@@ -20,7 +20,14 @@ Batch = dict[str, npt.NDArray[np.int64]]
 
 
 def draw_samples(
-    tokenizer: Any, texts: Sequence[str], max_length: int, count: int, names: Sequence[str], seed: int
+    tokenizer: Any,
+    texts: Sequence[str],
+    max_length: int,
+    count: int,
+    names: Sequence[str],
+    seed: int,
+    *,
+    pairs: bool = False,
 ) -> list[Row]:
     """Draw queries of many lengths, from the shortest text to `max_length` tokens.
 
@@ -34,6 +41,7 @@ def draw_samples(
         count: Number of queries.
         names: Names of the inputs, such as `input_ids`.
         seed: Seed of the random numbers.
+        pairs: Whether queries are pairs, of a text and one as above.
 
     Raises:
         InvalidArgument: The texts contain only white space.
@@ -42,7 +50,7 @@ def draw_samples(
     if not lines:
         raise InvalidArgument("field 'samples': the file contains no text")
     draw = np.random.default_rng(seed)
-    shortest = len(tokenizer("a")["input_ids"])
+    shortest = len(tokenizer(*["a"] * (1 + pairs))["input_ids"])
     targets = np.linspace(max_length, shortest, -(-count // 2)).round().astype(int)
     rows: list[Row] = []
     for number in range(count):
@@ -52,7 +60,8 @@ def draw_samples(
             limit = max(int(targets[number // 2]), shortest)
             while len(tokenizer(text, verbose=False)["input_ids"]) < limit:
                 text += " " + lines[int(draw.integers(len(lines)))]
-        encoded = tokenizer(text, truncation=True, max_length=limit)
+        query = (lines[int(draw.integers(len(lines)))], text) if pairs else (text,)
+        encoded = tokenizer(*query, truncation=True, max_length=limit)
         rows.append({name: np.asarray(encoded[name], np.int64) for name in names})
     return rows
 

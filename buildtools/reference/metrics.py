@@ -9,7 +9,7 @@ from pathlib import Path
 
 from buildtools.reference.pages import note, page, section, table
 
-_SYSTEMS = ("arlo", "tabi", "pets", "otas", "flover")
+_SYSTEMS = ("arlo", "tabi", "pets", "otas", "flover", "nearest")
 _LIBRARY = Path(__file__).resolve().parents[2] / "backends" / "tidal"
 _METRIC_KINDS = ("counter", "gauge", "histogram")
 
@@ -23,14 +23,17 @@ class _Family:
 
 
 def metrics_page() -> str:
-    """Every metric family of every backend and of the controller."""
+    """Every metric family of every backend, of the controller and of the gateway."""
     tables = [
-        ("Every backend but engine", "`{system}` is `arlo`, `tabi`, `pets`, `otas` or `flover`.",
+        ("Every backend but engine", "`{system}` is `arlo`, `tabi`, `pets`, `otas`, `flover` or `nearest`.",
          _families(_LIBRARY / "triton", "{system}"), ""),
         ("Tasks", "Of `pets`, `otas` and `flover` models; updated every second.",
          _families(_LIBRARY / "tasks", "{system}"), ""),
+        ("Tasks of encoders", "`{system}` is `arlo` or `pets`.", _families(_LIBRARY / "encoder_tasks", "{system}"),
+         note("metrics encoders")),
         *((name, "", _families(_LIBRARY / name, name), note(f"metrics {name}")) for name in _SYSTEMS),
         ("tidal controller", "On its own `--metrics-port`.", _controller_families(), ""),
+        ("tidal gateway", "On its own `--metrics-port`, of all workers together.", _gateway_families(), ""),
     ]  # fmt: skip
     parts = [section(title, before, _family_table(families), after) for title, before, families, after in tables]
     return page("Metrics", "Every metric family that Tidal publishes for Prometheus.", note("metrics"), *parts)
@@ -62,6 +65,23 @@ def _controller_families() -> list[_Family]:
             each.documentation.rstrip("."),
         )
         for each in ControllerMetrics().registry.collect()
+    ]
+
+
+def _gateway_families() -> list[_Family]:
+    from prometheus_client.metrics import MetricWrapperBase
+
+    from tidal_gateway.edge import metrics
+
+    found = [each for each in vars(metrics).values() if isinstance(each, MetricWrapperBase)]
+    return [
+        _Family(
+            f"{each._name}_total" if each._type == "counter" else each._name,
+            each._type,
+            tuple(each._labelnames),
+            each._documentation,
+        )
+        for each in found
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from buildtools.reference.pages import note, page, section, table
 
 _LIBRARY = Path(__file__).resolve().parents[2] / "backends" / "tidal"
-_SYSTEMS = ("arlo", "tabi", "pets", "otas", "flover")
+_SYSTEMS = ("arlo", "tabi", "pets", "otas", "flover", "nearest")
 
 
 def spec_page() -> str:
@@ -150,6 +150,11 @@ def options_page() -> str:
 _PARSED_TYPES = {
     "stop": "text, or a JSON list of up to 8 texts, of 1 to 256 characters each",
     "early_stopping": '`true`, `false`, `"never"`',
+    "stop_token_ids": "whole number, or a JSON list of up to 64",
+    "logit_bias": "JSON object of up to 1,024 numbers from -100 up to 100 by token id",
+    "guided_json": "JSON object of up to 65,536 characters",
+    "guided_choice": "JSON list of up to 1,024 texts of 1 to 1,024 characters each",
+    "chat_template_kwargs": "JSON object of up to 65,536 characters",
 }
 
 
@@ -157,6 +162,8 @@ def _option_type(name: str, field: Mapping[str, Any], metadata: Sequence[Any]) -
     if name in _PARSED_TYPES:
         return _PARSED_TYPES[name]
     kind = next(one for one in field["anyOf"] if one.get("type") != "null")
+    if "enum" in kind:
+        return ", ".join(f'`"{value}"`' for value in kind["enum"])
     if kind["type"] == "string":
         return f"text of {kind['minLength']} to {kind['maxLength']} characters"
     words = {"gt": "above", "ge": "from", "lt": "below", "le": "up to"}
@@ -180,8 +187,13 @@ def _used_by(option: str) -> str:
     elif option == "task":  # read by what the systems with tasks share
         found = [name for name in _SYSTEMS if name in ("pets", "otas", "flover")]
     else:
-        found = [name for name in _SYSTEMS if option in _options_read(_LIBRARY / name)]
+        found = [name for name in _SYSTEMS if any(option in _options_read(_LIBRARY / part) for part in _parts(name))]
     return ", ".join(f"`{name}`" for name in found)
+
+
+def _parts(system: str) -> tuple[str, ...]:
+    """Packages of a system's code."""
+    return (system, "encoder_tasks") if system == "arlo" else (system,)
 
 
 @cache
@@ -204,6 +216,7 @@ def parameters_page() -> str:
     from tidal.arlo.parameters import ArloParameters
     from tidal.engine_model.parameters import EngineParameters
     from tidal.flover.parameters import FloverParameters
+    from tidal.nearest.parameters import NearestParameters
     from tidal.otas.parameters import OtasParameters
     from tidal.pets.parameters import PetsParameters
     from tidal.tabi.parameters import TabiParameters
@@ -216,6 +229,7 @@ def parameters_page() -> str:
         "pets": PetsParameters,
         "otas": OtasParameters,
         "flover": FloverParameters,
+        "nearest": NearestParameters,
         "engine": EngineParameters,
     }
     parts = []

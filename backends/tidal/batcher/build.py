@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from tidal.batcher.library import is_current, library_path, source_folder, sources_digest
-from tidal.compiling import build_command, find_compiler, run_compiler
+from tidal.compiling import build_command, find_compiler, replace_library, run_compiler
 from tidal.errors import NotFound
 
 _FLAGS = (
@@ -54,13 +53,8 @@ def build(*, force: bool = False) -> Path:
         "the custom batcher is built with it, which models that name it in TRITON_BATCH_STRATEGY_PATH need"
     )
     flags = (*_FLAGS, f'-DTIDAL_SOURCES="{sources_digest()}"', "-isystem", str(json_headers()))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        compiled = Path(scratch) / target.name
-        sources = [str(path) for path in sorted(source_folder().glob("*.cpp"))]
-        run_compiler([compiler, *flags, *sources, "-o", str(compiled)])
-        compiled.replace(target)
-    return target
+    sources = [str(path) for path in sorted(source_folder().glob("*.cpp"))]
+    return replace_library(target, lambda _, made: run_compiler([compiler, *flags, *sources, "-o", str(made)]))
 
 
 if __name__ == "__main__":

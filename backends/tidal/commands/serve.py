@@ -86,6 +86,19 @@ def serve(
     open_admin: Annotated[
         bool, typer.Option("--open-admin", help="Allow model control and other admin endpoints without the admin key.")
     ] = False,
+    gateway_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Run a gateway on this port, see `tidal gateway`; 0 for a free one.",
+            show_default=False,
+        ),
+    ] = None,
+    gateway_config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML file of `tidal gateway --config` for that gateway."),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Write Triton's log to stderr instead of a file.")
     ] = False,
@@ -125,6 +138,10 @@ def serve(
     document names each model with its reason. A model is wanted from the moment it serves until it is unloaded on
     purpose. `GET /live` is 503 where tritonserver hangs.
 
+    With `--gateway-port` a gateway runs beside tritonserver, with the settings of `--gateway-config` and of the
+    variables TIDAL_GATEWAY_*; it listens on 127.0.0.1 unless they say otherwise. It starts first, is restarted where it
+    ends by itself, and on a signal answers its requests before tritonserver stops.
+
     Model control, shared memory, logging and trace require the admin key: $TIDAL_ADMIN_KEY, else a new one. It is kept
     in $XDG_RUNTIME_DIR/tidal/(HTTP port).json (readable by you only), where the other tidal commands read it. HTTP
     clients send it as header `tidal-admin-key`, gRPC clients as metadata `triton-grpc-protocol-tidal-admin-key`. Every
@@ -136,6 +153,7 @@ def serve(
     tidal serve
     tidal serve /srv/models --model intents --host 0.0.0.0
     tidal serve --http-port 0 --grpc-port 0 --metrics-port 0 --json
+    tidal serve --gateway-port 9000
     tidal serve --access-log /var/log/tidal/requests.jsonl
     tidal serve -- --log-verbose=1 --model-load-thread-count=8
     tidal serve /srv/models --assemble /srv/backends
@@ -176,6 +194,8 @@ def serve(
             access_log=access_log,
             extra=extra,
             limits=limits,
+            gateway_port=gateway_port,
+            gateway_config=gateway_config,
         )
         ended = serve_until_ended(options, lambda report: _print_ready(report, as_json))
     raise typer.Exit(_EXIT_CODES[ended])
@@ -220,5 +240,6 @@ def _print_ready(report: ReadyReport, as_json: bool) -> None:
         notes=f"HTTP     http://{state.http}\ngRPC     {state.grpc}\nmetrics  http://{state.metrics}/metrics\n"
         f"status   http://{state.status}/ready\n"
         f"admin    {'open to everybody' if state.key is None else 'restricted by key'}\n"
-        f"log      {state.log or 'stderr'}",
+        f"log      {state.log or 'stderr'}"
+        + (f"\ngateway  {state.gateway}\nits log  {state.gateway_log or 'stderr'}" if state.gateway else ""),
     )

@@ -28,8 +28,16 @@ class EngineInput(Strict):
     below: int = Field(ge=1, description="upper limit of the values, exclusive; they start at 0")
 
 
+class MainOutput(Strict):
+    """The engine output that answers are computed from."""
+
+    name: str = "logits"
+    per_token: bool = Field(False, description="[rows, length, width] instead of [rows, width]")
+    width: int | None = Field(None, ge=1, description="values of a row, or of a token; absent in older versions")
+
+
 class ExtraOutput(Strict):
-    """An engine output that clients may request in addition to the logits."""
+    """An engine output that clients may request in addition to the main one."""
 
     name: str
     per_token: bool = Field(description="one value per token of the query; otherwise a vector of fixed size")
@@ -41,6 +49,7 @@ class EngineManifest(Published):
     kind: Literal["engine"]
     front: str | None = Field(description="partitioned model that this runtime belongs to and is built with")
     inputs: tuple[EngineInput, ...] = Field(min_length=1)
+    main_output: MainOutput = MainOutput()
     extra_outputs: tuple[ExtraOutput, ...] = ()
     runtime: Runtime
     threads: int = Field(ge=1, description="CPU threads of an instance")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 
-from tidal.compiling import build_command, find_compiler, run_compiler
+from tidal.compiling import build_command, find_compiler, replace_library, run_compiler
 from tidal.http_guard.library import is_current, library_path, source_folder, sources_digest
 
 _FLAGS = (
@@ -33,14 +32,10 @@ def build(*, force: bool = False) -> Path:
     if is_current() and not force:
         return target
     compiler = find_compiler("the HTTP guard, which protects Triton before 26.07 from oversized requests, needs it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        made = Path(scratch) / target.name
-        sources = [str(path) for path in sorted(source_folder().glob("*.cpp"))]
-        run_compiler([compiler, *_FLAGS, f'-DTIDAL_SOURCES="{sources_digest()}"', *sources, "-o", str(made), "-ldl"])
-        # A server that has loaded the previous one keeps it until it restarts.
-        made.replace(target)
-    return target
+    flags = (*_FLAGS, f'-DTIDAL_SOURCES="{sources_digest()}"')
+    sources = [str(path) for path in sorted(source_folder().glob("*.cpp"))]
+    # A server that has loaded the previous one keeps it until it restarts.
+    return replace_library(target, lambda _, made: run_compiler([compiler, *flags, *sources, "-o", str(made), "-ldl"]))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tidal.commands.encoder_tasks import EncoderTasks, encoder_task_view
@@ -29,19 +30,27 @@ def add_encoder_task(own: EncoderTasks, new: NewTask) -> TaskView:
     """
     base, tasks = load_base_layers(own.version), tasks_folder(own.model)
     if new.stored:
-        new.refuse_for_stored(labels=new.labels is not None, half=new.half)
+        given = {"labels": new.labels, "task": new.task, "pooling": new.pooling}
+        new.refuse_for_stored(half=new.half, **{name: value is not None for name, value in given.items()})
         return encoder_task_view(copy_task(tasks, new.name, new.source, base, replace=new.replace), base)
     check_free(tasks, new.name, replace=new.replace)
     with needs_extra("import a task"):
         from tidal_builders.foreign.trained_on import source_on_this_machine
         from tidal_builders.pets.importing.imported import ImportBase, ImportOptions
         from tidal_builders.pets.importing.recognise import import_task
-    options = ImportOptions(new.labels, new.sparsity, new.data, new.base_model, new.force, new.min_agreement)
+    options = ImportOptions(
+        new.labels, new.sparsity, new.data, new.base_model, new.force, new.min_agreement, new.task, new.pooling
+    )
     manifest = _manifest(own.version)
-    name, folder = "", None
+    of_base = ImportBase(base, load_base_info(own.version))
     if manifest is not None:
-        name, folder = manifest.source.model, source_on_this_machine(manifest)
-    imported = import_task(new.source, ImportBase(base, load_base_info(own.version), name, folder), options)
+        of_base = replace(
+            of_base,
+            name=manifest.source.model,
+            folder=source_on_this_machine(manifest),
+            tokenizer=own.version / manifest.tokenizer.file,
+        )
+    imported = import_task(new.source, of_base, options)
     with needs_extra("import a task"):
         from tidal_builders.pets.importing.comparison import (  # transformers: slow to load
             SourceComparison,

@@ -16,6 +16,7 @@ from tidal.errors import InvalidArgument, TidalError, did_you_mean
 from tidal.tabi.manifest import Target
 from tidal_builders.kinds import kind_of
 from tidal_builders.progress import clean_stdout, progress_bars
+from tidal_builders.relearning import learn_lengths
 from tidal_builders.report import BuildReport
 from tidal_builders.spec import ModelSpec
 from tidal_builders.specs import load_spec, spec_schema
@@ -49,7 +50,8 @@ def build(
         float | None,
         typer.Option(
             metavar="LOSS",
-            help="Cascades: maximum loss of score against the most accurate level (replaces the target).",
+            help="Cascades: maximum loss of score against the most accurate level, with 95 % confidence (replaces the "
+            "target).",
             show_default=False,
         ),
     ] = None,
@@ -62,6 +64,23 @@ def build(
         typer.Option(
             metavar="SHARE",
             help="Cascades: maximum share of queries that are escalated from the first level (replaces the target).",
+            show_default=False,
+        ),
+    ] = None,
+    relearn: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Text classifiers: choose lengths, form and precision for the queries that a server has received; may "
+            "be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Metrics of the server for --relearn.  [default: the `tidal serve` of the repository]",
             show_default=False,
         ),
     ] = None,
@@ -133,6 +152,7 @@ def build(
     tidal build intents.yaml --dry-run       # what would be built, and why
     tidal build intents.yaml --json | jq .   # for another program
     tidal build reviews.yaml --target-accuracy 0.93  # another target
+    tidal build intents.yaml --relearn intents       # for the lengths that come
     ```
 
     **Exit codes:**
@@ -156,9 +176,10 @@ def build(
             "escalation_rate": escalation_rate,
         }
         chosen = _with_target(chosen, {name: value for name, value in targets.items() if value is not None})
-    except InvalidArgument as error:
+        learn_lengths(relearn or [], [spec for _, spec in chosen], repository, metrics)
+    except TidalError as error:
         errors.print(f"error: {error}", style="red", markup=False)
-        raise typer.Exit(BAD_INPUT) from None
+        raise typer.Exit(BAD_INPUT if isinstance(error, InvalidArgument) else FAILED) from None
     reports: list[BuildReport] = []
     worst = DONE
     for path, spec in chosen:

@@ -30,6 +30,8 @@ class NewTask:
         replace: Whether an existing task of this name is replaced.
         force: Whether the task is added although its base or its outputs differ or cannot be compared.
         min_agreement: Least agreement with the source model's outputs, if it is given.
+        task: Task of encoders that the head answers, if it is given.
+        pooling: How hidden states become an embedding, if it is given.
     """
 
     source: Path
@@ -42,6 +44,8 @@ class NewTask:
     replace: bool
     force: bool
     min_agreement: float | None = None
+    task: str | None = None
+    pooling: str | None = None
 
     @property
     def stored(self) -> bool:
@@ -70,8 +74,10 @@ class NewTask:
         Raises:
             InvalidArgument: One was given.
         """
-        if self.sparsity is not None or self.min_agreement is not None:
-            raise InvalidArgument(f"--sparsity and --min-agreement are for tasks of encoders, not of {model}")
+        if any(each is not None for each in (self.sparsity, self.min_agreement, self.task, self.pooling)):
+            raise InvalidArgument(
+                f"--sparsity, --min-agreement, --task and --pooling are for tasks of encoders, not of {model}"
+            )
 
 
 @contextmanager

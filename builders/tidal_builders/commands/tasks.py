@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,10 @@ from tidal_builders.commands.add_decoder_task import add_decoder_task
 from tidal_builders.commands.add_encoder_task import add_encoder_task
 from tidal_builders.commands.add_vision_task import TaskTraining, add_vision_task, train_vision_task
 from tidal_builders.commands.new_task import NewTask
+from tidal_builders.fingerprint import source_folder
 
+# Owner and name on the Hugging Face hub.
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 Labels = Annotated[
     str | None, typer.Option(metavar="A,B,...", help="Names of the classes; default: those of the source or data.")
 ]
@@ -28,7 +32,11 @@ Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing ta
 def add(
     model: Model,
     source: Annotated[
-        Path, typer.Argument(help="Folder of a stored task, of peft or AdapterHub, of a checkpoint, or with prompts.")
+        str,
+        typer.Argument(
+            help="Folder of a stored task, of peft or AdapterHub, of a checkpoint, or with prompts; or a Hugging Face "
+            "id."
+        ),
     ],
     name: Annotated[str | None, typer.Option(help="Name of the task; default: that of the folder.")] = None,
     labels: Labels = None,
@@ -59,6 +67,20 @@ def add(
             "images (one folder per label, or .npz)."
         ),
     ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="Encoders: what the head's outputs mean, where the source leaves a choice: rerank instead of "
+            "regression, multi-label instead of classification, or embedding."
+        ),
+    ] = None,
+    pooling: Annotated[
+        str | None,
+        typer.Option(
+            help="Encoders: how hidden states become an embedding (mean, cls, max, lasttoken, weightedmean, "
+            "mean_sqrt_len_tokens). Default: as the files of sentence-transformers say."
+        ),
+    ] = None,
     base_model: Annotated[
         Path | None,
         typer.Option(
@@ -81,9 +103,10 @@ def add(
 
     To an encoder (kind pets):
 
-    - **peft**: LoRA with a classifier; DoRA and changes of other weights are refused
-    - **AdapterHub**: Houlsby adapters with their head
-    - a **checkpoint** of a classifier fine-tuned from the base: imported as BitFit if only biases and normalisations
+    - **peft**: LoRA with the head of its task_type (SEQ_CLS, TOKEN_CLS, QUESTION_ANS, FEATURE_EXTRACTION); DoRA and
+      changes of other weights are refused
+    - **AdapterHub**: Houlsby's and Pfeiffer's adapters with their head
+    - a **checkpoint** fine-tuned from the base: imported as BitFit if only biases and normalisations
       differ, else as the largest differences of its weights over the whole model: the fewest that keep its answers, or
       as many as `--sparsity` allows
 
@@ -107,9 +130,12 @@ def add(
     """
     with one_sentence():
         _, own = find_task_model(repository, model)
+        folder = Path(source).expanduser()
+        if not folder.exists() and _HUB_ID.fullmatch(source):
+            folder = source_folder(source, None, Path(), named="source")
         new = NewTask(
-            source=source,
-            name=name if name is not None else source.resolve().name,
+            source=folder,
+            name=name if name is not None else Path(source).resolve().name,
             labels=_split(labels),
             half=half,
             sparsity=sparsity,
@@ -118,6 +144,8 @@ def add(
             replace=replace,
             force=force,
             min_agreement=min_agreement,
+            task=task,
+            pooling=pooling,
         )
         if isinstance(own, VisionTasks):
             view = add_vision_task(own, new)

@@ -17,25 +17,25 @@ Task = Literal[
 ]  # fmt: skip
 
 # Description of the models for each task, and how they can be served.
-_CLASSIFIERS = "kind 'arlo' serves classifiers that give each text one label"
+_CLASSIFIERS = "kind 'arlo' serves classifiers, rerankers and embedding models"
 _BASE = "its encoder can be the base of tasks (kind 'pets')"
 _TASKS: dict[Task, tuple[str, str]] = {
     "classification": ("a text classifier that gives each text one label", "kinds 'arlo' and 'tabi' serve it"),
     "regression": (
         "a cross-encoder or another regression: it gives a score, and the softmax of a score is always 1",
-        f"scores are served as the levels of a cascade alone (kind 'tabi'); {_CLASSIFIERS}",
+        "kind 'arlo' serves it (task rerank or regression), kind 'tabi' as the levels of a cascade",
     ),
     "multi_label": (
         "a multi-label classifier: its labels are independent of each other, and a softmax over them is wrong",
-        f"multi-label answers are not served yet; {_CLASSIFIERS}",
+        "kind 'arlo' serves it (task multi-label)",
     ),
     "token_classification": (
         "a token classifier (named entities, parts of speech): it labels every token of a text",
-        f"labels of tokens are not served yet; {_CLASSIFIERS}; {_BASE}",
+        f"kind 'arlo' serves it (task token-classification); {_BASE}",
     ),
     "question_answering": (
         "an extractive question-answering model: it gives the start and end of an answer within a text",
-        f"spans are not served yet; {_CLASSIFIERS}; {_BASE}",
+        f"kind 'arlo' serves it (task question-answering); {_BASE}",
     ),
     "multiple_choice": ("a multiple-choice model", f"choices are not served yet; {_CLASSIFIERS}; {_BASE}"),
     "next_sentence": (
@@ -43,15 +43,16 @@ _TASKS: dict[Task, tuple[str, str]] = {
     ),
     "fill_mask": (
         "a pre-trained fill-mask model, which has no classifier",
-        f"predictions of masked words are not served; {_CLASSIFIERS}: fine-tune one from it; {_BASE}",
+        "kind 'arlo' serves it (task fill-mask), or as an embedding model (task embedding with `pooling`, or "
+        f"sparse-embedding); {_BASE}",
     ),
     "embedding": (
         "an embedding model (sentence-transformers), which has no classifier",
-        f"embeddings are not served yet; {_CLASSIFIERS}; {_BASE}",
+        f"kind 'arlo' serves it (task embedding or sparse-embedding); {_BASE}",
     ),
     "encoder": (
         "a model without a head: it gives hidden states, and has no classifier",
-        f"{_CLASSIFIERS}: fine-tune one from it; {_BASE}",
+        f"kind 'arlo' serves it as an embedding model (task embedding with `pooling`); {_BASE}",
     ),
     "text_generation": ("a decoder: it generates text", "kind 'flover' serves decoders"),
     "seq2seq": (
@@ -119,17 +120,20 @@ class Recognised:
         task: Task of the model.
         architecture: First of config.json's `architectures`, or timm's `architecture`; "" if there is none.
         evidence: Names and values of the fields that decided, for messages; may be empty.
-        chat_template: Whether the tokenizer has a chat template.
     """
 
     task: Task
     architecture: str
     evidence: str
-    chat_template: bool
+
+    @property
+    def found(self) -> str:
+        """Architecture and evidence, for messages; may be empty."""
+        return ", ".join(filter(None, (self.architecture, self.evidence)))
 
     def sentence(self) -> str:
         """Description of the model and how it can be served, without the folder's name."""
-        return sentence_of(self.task, ", ".join(filter(None, (self.architecture, self.evidence))))
+        return sentence_of(self.task, self.found)
 
 
 def recognise(folder: Path) -> Recognised:
@@ -141,7 +145,6 @@ def recognise(folder: Path) -> Recognised:
     Raises:
         InvalidArgument: One of its JSON files is not valid.
     """
-    chat = _chat_template(folder)
     if not (folder / "config.json").is_file():
         task: Task = "unknown"
         if (folder / "adapter_config.json").is_file():
@@ -150,12 +153,12 @@ def recognise(folder: Path) -> Recognised:
             task = "embedding"
         elif any(folder.glob("*.gguf")):
             task = "gguf"
-        return Recognised(task, "", "", chat)
+        return Recognised(task, "", "")
     config = read_json(folder / "config.json")
     named = config.get("architectures")
     architecture = str(named[0]) if isinstance(named, list) and named else str(config.get("architecture") or "")
     task, found = _task(config, architecture, sentences=(folder / "modules.json").is_file())
-    return Recognised(task, architecture, found, chat)
+    return Recognised(task, architecture, found)
 
 
 def require(folder: Path, accepted: Collection[Task], kind: str) -> Recognised:
@@ -235,11 +238,3 @@ def _classifier(config: dict[str, Any]) -> tuple[Task, str]:
     if outputs == 1:
         return "regression", "num_labels 1"
     return "classification", ""
-
-
-def _chat_template(folder: Path) -> bool:
-    """Whether a folder has a chat template where transformers reads it."""
-    if any((folder / name).exists() for name in ("chat_template.jinja", "chat_template.json", "chat_templates")):
-        return True
-    path = folder / "tokenizer_config.json"
-    return path.is_file() and bool(read_json(path).get("chat_template"))

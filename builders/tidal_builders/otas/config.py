@@ -30,6 +30,7 @@ output [
   {{ name: "probabilities" data_type: TYPE_FP32 dims: [ -1 ] }},
   {{ name: "label" data_type: TYPE_STRING dims: [ 1 ] }},
   {{ name: "gamma" data_type: TYPE_INT32 dims: [ 1 ] }},
+  {{ name: "input_tokens" data_type: TYPE_INT32 dims: [ 1 ] }},
   {{ name: "queue_ms" data_type: TYPE_FP32 dims: [ 1 ] }}
 ]
 dynamic_batching {{ }}

@@ -64,7 +64,7 @@ def convert(model: TransformerModel, form: OtasForm, gammas: tuple[int, ...], fo
     """
     compile_engine(
         kind,
-        GammaModule(model, gammas[-1]),
+        GammaModule(model, gammas[-1], scatter=not engine_entry(kind).uses_plans),
         folder,
         precision=PRECISION,
         shapes=form.shapes(gammas, None),

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 
 def merge_tokens(
-    tokens: torch.Tensor, sizes: torch.Tensor, keys: torch.Tensor, count: int, prefix: int
+    tokens: torch.Tensor, sizes: torch.Tensor, keys: torch.Tensor, count: int, prefix: int, *, scatter: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Merge `count` patches of each image into the patches that are most similar to them.
 
@@ -20,6 +20,8 @@ def merge_tokens(
         keys: Keys for the cosine similarity, of shape [images, tokens, any width].
         count: Number of patches to merge in each image, at most half of them.
         prefix: Number of tokens at the front that are never merged: class token and registers.
+        scatter: Whether sources are added to their targets by scattering, which is the fastest on a CPU, or by a
+            product with one row per target: a scattered sum is a plugin in TensorRT.
 
     Returns:
         Tokens and sizes with `count` fewer tokens: the prefix, the sources that were not merged, and the targets.
@@ -36,7 +38,12 @@ def merge_tokens(
     columns = sums.shape[-1]
     front, sources, others = sums[:, :prefix], sums[:, prefix::2], sums[:, prefix + 1 :: 2]
     targets = target.gather(1, merged)
-    others = others.scatter_add(1, _expand(targets, columns), sources.gather(1, _expand(merged, columns)))
+    additions = sources.gather(1, _expand(merged, columns))
+    if scatter:
+        others = others.scatter_add(1, _expand(targets, columns), additions)
+    else:
+        rows = torch.arange(others.shape[1], device=targets.device).view(1, -1, 1)
+        others = others + (targets.unsqueeze(1) == rows).to(sums.dtype) @ additions
     sums = torch.cat([front, sources.gather(1, _expand(kept, columns)), others], dim=1)
     merged_sizes = sums[..., -1:]
     return sums[..., :-1] / merged_sizes, merged_sizes

@@ -47,6 +47,8 @@ class TransformerModel(nn.Module):
         pixel_values: torch.Tensor,
         prompts: torch.Tensor | None = None,
         patches: torch.Tensor | None = None,
+        *,
+        scatter: bool = True,
     ) -> torch.Tensor:
         """Compute the features of a batch of images.
 
@@ -55,6 +57,7 @@ class TransformerModel(nn.Module):
             pixel_values: Images, of shape [images, channels, height, width].
             prompts: Prompts of each image's task, of shape [images, layers, γ, width]; only if γ is above 0.
             patches: Indices of the patches that are used, of shape [images, any number]; only with γ = 0.
+            scatter: How patches are merged, see `merge_tokens`.
 
         Returns:
             Normalised and pooled features, of shape [images, width].
@@ -77,7 +80,8 @@ class TransformerModel(nn.Module):
             bias = None if sizes is None or layer == 0 else sizes.log().transpose(1, 2).unsqueeze(1)
             tokens, keys = block.attend(tokens, bias)
             if sizes is not None and merges[layer]:
-                tokens, sizes = merge_tokens(tokens, sizes, keys.mean(dim=1), merges[layer], prefix)
+                mean_keys = keys.mean(dim=1)
+                tokens, sizes = merge_tokens(tokens, sizes, mean_keys, merges[layer], prefix, scatter=scatter)
             tokens = tokens + block.ls2(block.mlp(block.norm2(tokens)))
         tokens = self.norm(tokens)
         if config.pool == "token":
@@ -108,15 +112,16 @@ class GammaModule(nn.Module):
     Args:
         model: The transformer.
         gamma: The γ.
+        scatter: How patches are merged, see `merge_tokens`.
     """
 
-    def __init__(self, model: TransformerModel, gamma: int) -> None:
+    def __init__(self, model: TransformerModel, gamma: int, *, scatter: bool = True) -> None:
         super().__init__()
-        self.model, self.gamma = model, gamma
+        self.model, self.gamma, self.scatter = model, gamma, scatter
 
     def forward(self, pixel_values: torch.Tensor, prompts: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
         """See `TransformerModel.forward`."""
-        return {FEATURES: self.model(self.gamma, pixel_values, prompts)}
+        return {FEATURES: self.model(self.gamma, pixel_values, prompts, scatter=self.scatter)}
 
 
 def load_transformer(vit: Vit, *, accumulate: bool = False) -> TransformerModel:

@@ -114,7 +114,7 @@ def pretrain(
                 logits = model.head(model.transformer(0, values, None, seen))
             loss = functional.cross_entropy(logits.float(), truth[rows], label_smoothing=_LABEL_SMOOTHING)
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
             step += 1

@@ -133,7 +133,7 @@ def _train_gamma(
                 group["lr"] = settings.rate * schedule(step / steps)
             loss = functional.cross_entropy(logits(rows), truth[rows])
             optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimiser.step()
             step += 1
         if gamma > 0:
