@@ -14,9 +14,12 @@ from typing import Any
 
 from benchmarks.arlo import plot as arlo
 from benchmarks.batcher import plot as batcher
-from benchmarks.compositions import decoder_tasks, shared_level
+from benchmarks.client_cost import plot as client_cost
+from benchmarks.compositions import decoder_tasks, shared_level, shared_prepare
 from benchmarks.compositions import plot as compositions
+from benchmarks.entrances import plot as entrances
 from benchmarks.flover import plot as flover
+from benchmarks.gateway import plot as gateway
 from benchmarks.pets import plot as pets
 from benchmarks.plots import headlines
 from benchmarks.report import RESULTS
@@ -28,10 +31,13 @@ FIGURES: dict[str, Draw] = {
     "serving_path": serving_path.save,
     "arlo": arlo.save,
     "batcher": batcher.plot,
+    "client_cost": client_cost.plot,
+    "gateway": gateway.plot,
     "compositions": compositions.plot,
-    "shared_level": partial(compositions.plot_sharing, shared=shared_level.SHARED, title=shared_level.TITLE),
+    "shared_level": partial(compositions.plot_sharing, shared=shared_prepare.SHARED, title=shared_level.TITLE),
     "decoder_tasks": partial(compositions.plot_sharing, shared=decoder_tasks.SHARED, title=decoder_tasks.TITLE),
     "pets": pets.save,
+    "entrances": entrances.plot,
     "flover": flover.save,
     "tabi": tabi.save,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def choose(manifest: ArloManifest, workload: ArloWorkload, *, instances: int, re
     tokens = workload.lengths(requests, _SEED)
     traces = [arrivals("poisson", share * instances / latencies[-1], requests, _SEED).tolist() for share in _RATES]
 
-    def mean_ms(make: type[PartitionedPolicy], counts: Sequence[int], **options: float) -> float:
+    def mean_ms(make: type[PartitionedPolicy], counts: Sequence[int], **options: Any) -> float:
         means = [
             np.mean(simulate(make(lengths, latencies, slo_s, counts, **options), times, tokens, seconds))
             for times in traces

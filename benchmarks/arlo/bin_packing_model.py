@@ -1,10 +1,12 @@
 """The INFaaS-like front as a model of Triton's Python backend; it imports the `bin_packing.py` next to it."""
 
+from typing import Any
+
 
 class TritonPythonModel:
     """The interface that Triton calls."""
 
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         """Start the front."""
         from bin_packing import BinPackingParameters, load
 
@@ -12,10 +14,10 @@ class TritonPythonModel:
 
         self._host = BackendHost(args, system="arlo", parameters=BinPackingParameters, load=load)
 
-    def execute(self, requests):
-        """Accept requests; responses are sent later."""
+    def execute(self, requests: list[Any]) -> list[Any] | None:
+        """Accept requests; return the answers that arrive soon, None for those that are sent later."""
         return self._host.execute(requests)
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Drain and stop."""
         self._host.finalize()

@@ -34,10 +34,10 @@ def expected_ratios(manifest: ArloManifest, workload: ArloWorkload) -> list[list
         for seed in _SEEDS:
             times = arrivals("poisson", capacity * percent / 100, _REQUESTS, seed).tolist()
             tokens = workload.lengths(_REQUESTS, seed)
-            dt = min((_first_come(way, times, tokens) for way in ways), key=np.mean)
+            dt = min((_first_come(way, times, tokens) for way in ways), key=lambda seconds: float(np.mean(seconds)))
             ours = _polymorphic(manifest, times, tokens)
-            means.append(np.mean(ours) / np.mean(dt))
-            tails.append(np.percentile(ours, 98) / np.percentile(dt, 98))
+            means.append(float(np.mean(ours) / np.mean(dt)))
+            tails.append(float(np.percentile(ours, 98) / np.percentile(dt, 98)))
         rows.append([f"{percent} % of DT", f"{statistics.median(means):.3f}", f"{statistics.median(tails):.3f}"])
     return rows
 
@@ -52,7 +52,7 @@ def _polymorphic(manifest: ArloManifest, times: list[float], tokens: list[int]) 
         [runtime.max_length for runtime in manifest.runtimes],
         manifest.profile,
         manifest.parallel,
-        dynamic=True,
+        static_upto=0,
         max_batch=manifest.runtimes[-1].max_batch,
     )
 

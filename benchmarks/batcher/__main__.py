@@ -124,7 +124,7 @@ def _claim(report: Report, load: str, pair: dict[str, Batching], cells: dict[str
             [getattr(cell, of)(*arguments) if arguments else getattr(cell, of) for cell in each]
             for each in (ours, theirs)
         ]
-        return statistics.median(a / b for a, b in zip(*figures, strict=True))
+        return float(statistics.median(a / b for a, b in zip(*figures, strict=True)))
 
     if load == SATURATED:
         report.claims.append(Claim("answers_vs_plain", ">= 1.0", ratio("per_second"), note=note))

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from benchmarks.compositions.artefacts import BuiltArtefacts
 from benchmarks.flover import source
@@ -116,8 +117,9 @@ def _write_lora(folder: Path, shape: Shape) -> None:
         for name, weight in lora.named_parameters():
             if "lora_B" in name:
                 weight.copy_(torch.randn_like(weight) * 0.3)
-    lora.save_pretrained(folder / "lora")
-    lora.merge_and_unload().save_pretrained(folder / "merged")
+    lora.save_pretrained(str(folder / "lora"))
+    merged: Any = lora.merge_and_unload()
+    merged.save_pretrained(folder / "merged")
     write_tokenizer(folder / "merged", shape.vocabulary)
 
 

@@ -13,11 +13,11 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.compositions.artefacts import BuiltArtefacts
 from benchmarks.compositions.decoder_prepare import (
     BASE,
     LONGEST,
     TASK,
-    BuiltArtefacts,
     prepare,
     threads_tried,
     write_own,
@@ -93,9 +93,8 @@ async def _send(client: AsyncClient, name: str, query: DecoderQuery, request_id:
     """Return the tokens that a task generates, as a task of the base or as a model."""
     prompt, max_tokens = query
     assert len(prompt) + max_tokens <= LONGEST
-    options = {"task": name} if task else {}
     answer = await client.generate(
-        BASE if task else name, prompt, max_tokens=max_tokens, request_id=request_id, **options
+        BASE if task else name, prompt, max_tokens=max_tokens, request_id=request_id, task=name if task else None
     )
     if len(answer.tokens) != max_tokens:
         raise RuntimeError(f"{name} generated {len(answer.tokens)} tokens; expected {max_tokens}")

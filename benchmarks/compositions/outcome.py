@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ def add_levels(report: Report, systems: Sequence[CascadeVariant], run: LevelsRes
         report.claims.append(_claim(f"levels_mean_vs_{short}[alone]", means))
         for load, rounds in run.loads.items():
             for figure, of in (("mean", 0), ("p98", 2)):
-                ratios = _ratios(rounds, ARLO, baseline, lambda cell, of=of: _crowd(cell)[of])
+                ratios = _ratios(rounds, ARLO, baseline, partial(_crowd_figure, of))
                 report.claims.append(_claim(f"levels_{figure}_vs_{short}[{load:.0%}]", ratios))
     same = min(_same(cells, name) for cells in run.alone for name in names)
     report.claims.append(Claim("levels_same_way", ">= 0.99", same, note="minimum share of equal labels and levels"))
@@ -66,6 +67,10 @@ def add_levels(report: Report, systems: Sequence[CascadeVariant], run: LevelsRes
             for load, rounds in run.loads.items()
         },
     }
+
+
+def _crowd_figure(of: int, cell: OpenLoopResult) -> float:
+    return _crowd(cell)[of]
 
 
 def _columns(last: str) -> list[str]:

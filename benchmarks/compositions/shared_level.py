@@ -13,8 +13,9 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.compositions.artefacts import BuiltArtefacts
 from benchmarks.compositions.plot import plot_sharing
-from benchmarks.compositions.shared_prepare import OWN, SHARED, BuiltArtefacts, model, prepare, write_system
+from benchmarks.compositions.shared_prepare import OWN, SHARED, model, prepare, write_system
 from benchmarks.compositions.sharing import SharingSize, SharingSystem, SharingWorkload, add_sharing, compare
 from benchmarks.report import Report
 from demo.texts import make_examples
@@ -69,6 +70,7 @@ def _texts(number: int) -> list[str]:
 async def _send(client: AsyncClient, name: str, text: str, request_id: str) -> tuple[str, int]:
     """Return label and level."""
     answer = await client.classify(name, text, outputs=["label", "level"], request_id=request_id)
+    assert answer.label is not None
     return answer.label, int(answer.other["level"].item())
 
 

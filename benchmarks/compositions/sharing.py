@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def compare(systems: Mapping[str, SharingSystem], size: SharingSize) -> tuple[di
     rate = 0.0
     for round_number in range(size.rounds):
         # The very first measurement defines the rate that loads are shares of.
-        for name in systems if round_number % 2 == 0 else reversed(systems):
+        for name in systems if round_number % 2 == 0 else reversed(list(systems)):
             progress(f"round {round_number + 1} of {size.rounds}: {size.count} of {name}")
             done = _measure(systems[name], size, rate, round_number)
             rate = rate or done.per_second
@@ -181,7 +182,8 @@ async def _arrive(
 ) -> PoissonResult:
     """Send requests at random times to random targets; equal seeds and rates give the same requests and draws."""
     draw = random.Random(seed)
-    due, plan = 0.0, []
+    due = 0.0
+    plan = list[tuple[float, str, Any, str]]()
     while (due := due + draw.expovariate(rate)) < seconds:
         name = draw.choice(system.targets)
         plan.append((due, name, system.workload.make(draw, 2000 + seed), f"round {seed} query {len(plan)}"))
@@ -257,7 +259,7 @@ def add_sharing(
     claim("memory", "<= 1.0", lambda each: each.pss_mib)
     claim("answers", ">= 1.0", lambda each: each.per_second)
     for load in loads:
-        claim(f"mean[{load:.0%}]", "<= 1.0", lambda each, load=load: float(np.mean(each.loads[load].latencies_ms)))
+        claim(f"mean[{load:.0%}]", "<= 1.0", partial(_mean_ms, load))
     if least_same is not None:
         cases = [
             (round_number, load, rounds) for round_number in range(len(mine)) for load in loads for rounds in theirs
@@ -280,6 +282,11 @@ def _row(name: str, rounds: Sequence[PoissonResult]) -> list[str]:
     return [name, *medians, str(sum(each.failed for each in rounds)), others]
 
 
+def _mean_ms(load: float, each: SharingRound) -> float:
+    return float(np.mean(each.loads[load].latencies_ms))
+
+
 def _same(one: PoissonResult, other: PoissonResult) -> float:
     both = one.answers.keys() & other.answers.keys()
-    return sum(one.answers[each] == other.answers[each] for each in both) / max(1, len(both))
+    same: int = sum(one.answers[each] == other.answers[each] for each in both)
+    return same / max(1, len(both))

@@ -1,8 +1,8 @@
-"""The decoder as an OpenVINO graph that keeps its keys and values, in the form that OpenVINO's own pipelines take.
+"""Convert the decoder to a stateful OpenVINO graph, in the form that OpenVINO's own pipelines read.
 
 Inputs `input_ids`, `attention_mask`, `position_ids` [rows, tokens] and `beam_idx` [rows], output `logits`
-[rows, tokens, vocabulary]. Keys and values are states, read by `beam_idx`, so that the plugin recognises its fused
-attention over them, and OpenVINO GenAI can put its paged attention there.
+[rows, tokens, vocabulary]. Keys and values are states that are read in the order of `beam_idx`: the plugin then fuses
+attention, and OpenVINO GenAI can replace it by paged attention.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ GRAPH = "openvino_model.xml"
 
 
 def write_graph(source: Path, folder: Path) -> None:
-    """Convert a source's decoder, in float32; an engine may compute in less."""
+    """Convert a source's decoder in float32; an engine may compute in a lower precision."""
     import torch
 
     model = open_source(source, "fp32")
     form = model.config
     kept = [torch.zeros(2, form.n_head, 3, form.n_embd // form.n_head) for _ in range(2 * form.n_layer)]
     mask, tokens = torch.ones(2, 5, dtype=torch.long), torch.ones(2, 2, dtype=torch.long)
-    mask[1, 0] = 0  # one without zeros might be left out of the graph
+    mask[1, 0] = 0  # the conversion might drop a mask without zeros
     with torch.no_grad():
         graph = ov.convert_model(_module(model), example_input=(tokens, mask, tokens.cumsum(1) + 2, *kept))
     names = ["input_ids", "attention_mask", "position_ids"]
@@ -53,7 +53,7 @@ def write_graph(source: Path, folder: Path) -> None:
 
 
 def only_last(graph: ov.Model) -> None:
-    """Let a graph give logits of the last token alone, [rows, 1, vocabulary]."""
+    """Change a graph to return the logits of the last token only, [rows, 1, vocabulary]."""
     head = graph.output("logits").get_node().input_value(0).get_node()
     last = ops.slice(head.input_value(0), [-1], [np.iinfo(np.int64).max], [1], [1])
     head.input(0).replace_source_output(last.output(0))
@@ -75,7 +75,7 @@ def _reorder(graph: ov.Model, past: list[str]) -> None:
 
 
 def _begin_empty(graph: ov.Model) -> None:
-    """A state that was never written has no tokens, and as many rows as there are inputs."""
+    """Initialise each state with no tokens, and as many rows as the inputs have."""
     rows = ops.gather(ops.shape_of(graph.input("input_ids"), output_type="i64"), [0], 0)
     for node in graph.get_ops():
         if node.get_type_name() == "ReadValue":

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI beside the project: in a folder of its own, in the version of the OpenVINO that is installed."""
+"""Install OpenVINO GenAI into a separate folder, in the version of the installed OpenVINO."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _FAILED = "failed.txt"
 
 
 def install(folder: Path) -> None:
-    """Install it where it is not; what keeps it from that is written down."""
+    """Install it unless it is installed; the reason for a failure is stored in the folder."""
     if (folder / "openvino_genai").exists():
         return
-    progress("installing OpenVINO GenAI into a folder of its own")
+    progress("installing OpenVINO GenAI into a separate folder")
     version = library_version("openvino")
     packages = [f"{name}=={version}.*" for name in ("openvino-genai", "openvino-tokenizers")]
-    # Without dependencies: OpenVINO itself is the one that is installed.
+    # Without dependencies: the installed OpenVINO is used.
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *packages]
     done = subprocess.run(command, check=False, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
     if done.returncode:
@@ -32,19 +32,19 @@ def install(folder: Path) -> None:
 
 
 def why_not(folder: Path) -> str:
-    """Why it cannot run; "" if it was installed."""
+    """Return why it cannot run; "" if it is installed."""
     if (folder / "openvino_genai").exists():
         return ""
     return (folder / _FAILED).read_text() if (folder / _FAILED).exists() else "it was not installed"
 
 
 def write_tokenizers(folder: Path, source: Path, graph: Path) -> None:
-    """Convert a source's tokenizer, which its pipelines want beside the model, in a process of its own.
+    """Convert a source's tokenizer, which GenAI's pipelines read beside the model, in a separate process.
 
     Args:
-        folder: of the installation.
-        source: in Hugging Face format.
-        graph: folder to write into.
+        folder: Folder of the installation.
+        source: Folder of the source model, in Hugging Face format.
+        graph: Folder to write to.
     """
     if all((graph / name).exists() for name in _TOKENIZERS):
         return

@@ -31,8 +31,8 @@ def save(document: Mapping[str, Any], file: Path) -> None:
     for axes, unit in ((totals, "total time, s"), (latencies, "mean latency, s")):
         axes.set(xscale="log", xlabel="mean gap between arrivals λ, ms", ylabel=unit, ylim=(0, None))
         axes.set_title(f"{REQUESTS} requests at random (lower is better)")
-    for system, rounds in sorted(outcomes.get(CONSTANT, {}).items(), key=lambda item: list(colours).index(item[0])):
-        seconds, tokens = zip(*rounds[0]["progress"], strict=True)
+    for system, cells in sorted(outcomes.get(CONSTANT, {}).items(), key=lambda item: list(colours).index(item[0])):
+        seconds, tokens = zip(*cells[0]["progress"], strict=True)
         progress.step(seconds, tokens, where="post", color=colours[system], label=labels[system])
     progress.set(xlabel="time, s", ylabel="tokens", title=f"{REQUESTS} requests, one every 500 ms (steeper is better)")
     together = {int(found[1]): cell for case, cell in outcomes.items() if (found := _TOGETHER.fullmatch(case))}

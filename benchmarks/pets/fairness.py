@@ -120,8 +120,10 @@ def simulate(
         seed: Seed of lengths, tasks and arrivals.
     """
     draw = np.random.default_rng(seed)
-    rate = load.load * capacity(tables, lengths) if isinstance(load, Open) else None
-    arrivals = np.zeros(load.in_flight) if isinstance(load, Closed) else np.cumsum(draw.exponential(1 / rate, queries))
+    if isinstance(load, Open):
+        arrivals = np.cumsum(draw.exponential(1 / (load.load * capacity(tables, lengths)), queries))
+    else:
+        arrivals = np.zeros(load.in_flight)
     coming = [_query(draw, tables, lengths, float(at)) for at in arrivals][::-1]
     waiting: dict[PetsQuery, int] = {}  # with the batches of later queries that ran before it
     answered: list[Answered] = []

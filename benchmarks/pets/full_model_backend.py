@@ -9,6 +9,7 @@ import sys
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -17,7 +18,7 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     """Synchronous model; every instance has the models of all tasks."""
 
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         """Compile a model for every task."""
         config = json.loads(args["model_config"])
         parameters = {key: value["string_value"] for key, value in config["parameters"].items()}
@@ -43,14 +44,14 @@ class TritonPythonModel:
         self.tokenizer.enable_padding()
         self.workers = ThreadPoolExecutor(int(parameters["workers"]))
 
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> list[Any]:
         """Run a batch, grouped by task, and return a response per request."""
-        of_task = defaultdict(list)
+        of_task = defaultdict[str, list[int]](list)
         for place, request in enumerate(requests):
             of_task[json.loads(request.parameters())["task"]].append(place)
-        responses = [None] * len(requests)
+        responses = list[Any]([None] * len(requests))
 
-        def run(task):
+        def run(task: str) -> None:
             places = of_task[task]
             texts = [pb_utils.get_input_tensor_by_name(requests[p], "text_input").as_numpy()[:, 0] for p in places]
             encodings = self.tokenizer.encode_batch_fast([t.decode() for rows in texts for t in rows])

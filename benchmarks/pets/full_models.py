@@ -1,7 +1,7 @@
-"""Full models: a copy of the encoder with one task merged into it, as OpenVINO runs any model.
+"""Full models: a copy of the encoder with one task merged into it, which OpenVINO runs like any model.
 
-A conversion of a `transformers` model takes seconds. All tasks of a base have the same graph, or the same but for
-adapters, so that two graphs are converted, and a task's model is one of them with the task's weights in their places.
+Converting a `transformers` model takes seconds. All tasks of a base have the same graph, with or without adapters. So
+two graphs are converted, and a task's model is one of them with the task's weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidal_builders.pets.merging import merged_weights
 
 DONE = "done"
 _PLAIN, _ADAPTERS = "plain", "adapters"
-# Weights of the encoder, by the name before that of a layer in a model with a classifier.
+# Names of weights in a model with a classifier.
 _HEAD = "classifier"
 _PARTS = ("down", "down_bias", "up", "up_bias")
 _CLASSES = 3
@@ -33,8 +33,8 @@ class FullModels:
     """The converted graphs of a base.
 
     Args:
-        folder: that `write_templates` wrote.
-        base: the layers that tasks change.
+        folder: Folder that `write_templates` wrote.
+        base: Layers that tasks change.
     """
 
     def __init__(self, folder: Path, base: BaseLayers) -> None:
@@ -51,13 +51,13 @@ class FullModels:
         return _Template(self._core, self._folder / _ADAPTERS)
 
     def compile(self, terms: TaskTerms, threads: int, *, own_tables: bool = False) -> ov.CompiledModel:
-        """A task's full model, in fp32.
+        """Compile a task's full model, in fp32.
 
         Args:
-            terms: of the task.
-            threads: of the model.
-            own_tables: give it embeddings of its own, as any model has that was fine-tuned by itself; else they are
-                shared with the other models of this process, which no server does for separate models.
+            terms: Terms of the task.
+            threads: Number of threads of the model.
+            own_tables: Whether the model gets its own copy of the embeddings, like a separately fine-tuned model;
+                otherwise it shares them with the other models of this process, which servers do not do.
         """
         template = self._adapters if has_adapters(terms) else self._plain
         config = {
@@ -72,7 +72,7 @@ class FullModels:
 
 
 def run(model: ov.CompiledModel, inputs: Mapping[str, Any]) -> FloatArray:
-    """Logits [rows, classes] of `input_ids`, `attention_mask` and `token_type_ids`, int64 [rows, tokens] each."""
+    """Return logits [rows, classes] for int64 [rows, tokens] `input_ids`, `attention_mask` and `token_type_ids`."""
     found: FloatArray = model(inputs)[0]
     return found
 
@@ -83,7 +83,7 @@ def has_adapters(terms: TaskTerms) -> bool:
 
 
 def full_weights(terms: TaskTerms, base: BaseLayers) -> dict[str, FloatArray]:
-    """Weights of a full model that differ from the base's, by name; an adapter's are named after its layer."""
+    """Return a full model's weights that differ from the base's, by name; an adapter's are named after its layer."""
     weights = {f"{_HEAD}.weight": terms.head.weight, f"{_HEAD}.bias": terms.head.bias}
     linear = {path: replace(own, bottleneck=None) for path, own in terms.linear.items()}
     weights |= merged_weights(replace(terms, linear=linear), base)
@@ -97,9 +97,9 @@ def write_templates(source: Path, base: BaseLayers, folder: Path) -> None:
     """Convert a base's classifier, without and with adapters.
 
     Args:
-        source: the base's Hugging Face folder.
-        base: its layers.
-        folder: to write to.
+        source: Folder of the base, in Hugging Face format.
+        base: Layers of the base.
+        folder: Folder to write to.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in (_PLAIN, _ADAPTERS):
@@ -108,14 +108,14 @@ def write_templates(source: Path, base: BaseLayers, folder: Path) -> None:
 
 
 class _Template:
-    """A converted graph, and the constant that stands for each weight."""
+    """A converted graph, and the name of each weight's constant in it."""
 
     def __init__(self, core: ov.Core, stem: Path) -> None:
         self._graph = core.read_model(stem.with_suffix(".xml"))
         self._names: dict[str, str] = json.loads(stem.with_suffix(".json").read_text())
 
     def model(self, weights: Mapping[str, FloatArray], own_tables: bool) -> ov.Model:
-        """The graph with other weights; adapters that a task lacks are none."""
+        """Return the graph with other weights; adapters that a task lacks are zero."""
         graph = self._graph.clone()
         constants = {node.get_friendly_name(): node for node in graph.get_ops() if node.get_type_name() == "Constant"}
         for name, constant in self._names.items():
@@ -124,10 +124,10 @@ class _Template:
             if given is None and "/" in name:
                 given = np.zeros(node.data.shape, np.float32)  # a bottleneck that adds nothing
             if given is None and own_tables and name.startswith(_TABLES):
-                given = node.data  # the engine copies layers' weights anyway, into an order of its own
+                given = node.data  # the engine copies the weights of layers anyway, to reorder them
             if given is not None:
                 shape = node.data.shape
-                # A vector is stored with the shape that it is added in; a classifier has classes of its own.
+                # A vector is stored in the shape in which it is added; the number of classes differs between tasks.
                 shaped = given if given.ndim == len(shape) else given.reshape([1] * (len(shape) - 1) + [-1])
                 node.output(0).replace(ops.constant(np.array(shaped)).output(0))
         graph.validate_nodes_and_infer_types()
@@ -142,7 +142,7 @@ def _convert(source: Path, base: BaseLayers, stem: Path, *, adapters: bool) -> N
     from tidal.pets.terms import Bottleneck, Head
     from tidal_builders.pets.training.merged import merge_terms
 
-    # Weights that are all different say which constant is which.
+    # Distinct weights identify the constants.
     draw = np.random.default_rng(0)
 
     def values(*shape: int) -> FloatArray:
@@ -172,7 +172,7 @@ def _convert(source: Path, base: BaseLayers, stem: Path, *, adapters: bool) -> N
 
 
 def _save(graph: ov.Model, wanted: Mapping[str, FloatArray], source: Path, stem: Path) -> None:
-    """Write the graph with the base's own weights, and which constant stands for which weight."""
+    """Write the graph with the base's weights, and the names of the constants."""
     from transformers import AutoModel
 
     state = {name: tensor.numpy() for name, tensor in AutoModel.from_pretrained(source).state_dict().items()}
@@ -212,5 +212,5 @@ def _logits(model: Any) -> Any:
 def _example(torch: Any) -> dict[str, Any]:
     ids = torch.ones((2, 8), dtype=torch.long)
     mask = torch.ones_like(ids)
-    mask[1, 5:] = 0  # a mask without zeros might be left out of the graph
+    mask[1, 5:] = 0  # the conversion might drop a mask without zeros
     return {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}

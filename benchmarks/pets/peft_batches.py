@@ -87,12 +87,14 @@ def _peft_model(terms: dict[str, TaskTerms]) -> Any:
     model = get_peft_model(AutoModel.from_pretrained(minilm_folder()), config, adapter_name=first)
     for name in others:
         model.add_adapter(name, config)
+    inner = model.base_model.model
+    assert isinstance(inner, torch.nn.Module)
     with torch.no_grad():
         for task, own in terms.items():
             for path, linear in own.linear.items():
                 assert isinstance(linear.delta, LowRankDelta)
                 assert linear.delta.scale == config.lora_alpha / rank
-                layer = model.base_model.model.get_submodule(path)
+                layer: Any = inner.get_submodule(path)
                 layer.lora_A[_name(task)].weight.copy_(torch.from_numpy(linear.delta.down))
                 layer.lora_B[_name(task)].weight.copy_(torch.from_numpy(linear.delta.up))
     return model.eval()

@@ -43,7 +43,7 @@ def _batching_functions(axes: Any, rows: list[Mapping[str, Any]]) -> None:
     spreads = sorted({row["spread"] for row in rows})
 
     def seconds(name: str, spread: float) -> float:
-        return sum(row["seconds"] for row in rows if (row["batching"], row["spread"]) == (name, spread))
+        return float(sum(row["seconds"] for row in rows if (row["batching"], row["spread"]) == (name, spread)))
 
     names = list(dict.fromkeys(row["batching"] for row in rows))
     for name, colour in style.colours(names, [_DEFAULT_BATCHING]).items():

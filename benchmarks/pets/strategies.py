@@ -15,7 +15,7 @@ from tidal.pets.openvino_engine.engine import OpenVinoPetsEngine
 from tidal.pets.policies import Batching, BatchPlan, BySpread, Fixed, Pool, batch_seconds
 from tidal.pets.policies.spread import draw_pool
 from tidal.pets.profile import Tables
-from tidal.pets.terms import BaseLayers
+from tidal.pets.terms import BaseLayers, TaskTerms
 from tidal_builders.pets.typical import typical_task
 
 FIXED, TUNED = "fixed", "tuned fixed"
@@ -80,7 +80,7 @@ class EngineTasks:
     def __init__(self, engine: OpenVinoPetsEngine, base: BaseLayers) -> None:
         self._engine = engine
         self._base = base
-        self._terms = {}
+        self._terms: dict[tuple[str, int], TaskTerms] = {}
         self._loaded: dict[tuple[str, int], LoadedTask] = {}
 
     def get(self, kind: str, number: int) -> LoadedTask:

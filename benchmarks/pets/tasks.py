@@ -1,4 +1,4 @@
-"""The tasks: real ones, each fine-tuned in one kind, and random ones for measuring speed and memory."""
+"""Tasks of the benchmark: real ones, each fine-tuned in one kind, and random ones to measure speed and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ RANDOM_TASKS = 128
 
 @dataclass(frozen=True, slots=True)
 class RealTask:
-    """A folder of the data, the kind that it is fine-tuned in, passes over its training texts, and the most of them."""
+    """A real task.
+
+    Attributes:
+        name: Name of its folder in the data.
+        kind: Kind of parameter-efficient fine-tuning.
+        epochs: Number of epochs.
+        most: Maximum number of training texts.
+    """
 
     name: str
     kind: str
@@ -29,11 +36,11 @@ class RealTask:
 
     @property
     def task(self) -> str:
-        """Its name on the server."""
+        """Name of the task on the server."""
         return f"{self.name}-{self.kind}"
 
 
-# Kinds that train whole weight matrices take longer: they have the tasks of short texts.
+# Kinds that train whole weight matrices take longer, so they get the tasks with short texts.
 REAL_TASKS = (
     RealTask("trec", "maskbert", 4, 4000),
     RealTask("mpqa", "maskbert", 2, 5000),
@@ -50,26 +57,26 @@ REAL_TASKS = (
 
 @dataclass(frozen=True, slots=True)
 class RandomTask:
-    """A task of the published size of its kind, with random values."""
+    """A task with random values, of the size published for its kind."""
 
     number: int
 
     @property
     def kind(self) -> str:
-        """Kinds take turns."""
+        """Kind of the task; consecutive numbers have different kinds."""
         return KINDS[self.number % len(KINDS)]
 
     @property
     def task(self) -> str:
-        """Its name on the server."""
+        """Name of the task on the server."""
         return f"random-{self.number:03d}-{self.kind}"
 
 
 def random_tasks(count: int, kinds: tuple[str, ...] = KINDS) -> list[RandomTask]:
-    """The first so many of these kinds, which take turns.
+    """Return the first `count` random tasks of some kinds, in alternation.
 
     Raises:
-        ValueError: there are not so many.
+        ValueError: There are fewer.
     """
     found = [task for task in map(RandomTask, range(RANDOM_TASKS)) if task.kind in kinds][:count]
     if len(found) < count:
@@ -78,13 +85,13 @@ def random_tasks(count: int, kinds: tuple[str, ...] = KINDS) -> list[RandomTask]
 
 
 def load(data: Path, task: RealTask) -> TaskSplit:
-    """A real task's texts; those that it trains on are at most as many as it wants."""
+    """Read a real task, with at most `task.most` training texts."""
     split = labelled.load(data, labelled.DataTask(task.name, task.epochs))
     rows = np.random.default_rng(0).permutation(len(split.train))[: task.most].tolist()
     return TaskSplit(split.labels, split.train.at(rows), split.held_out, split.dev)
 
 
 def digest(data: Path) -> str:
-    """Names the recipe and the data of all real tasks."""
+    """Return the hash of the recipe and the data of all real tasks."""
     parts = [f"{task}{labelled.digest(data, labelled.DataTask(task.name, task.epochs))}" for task in REAL_TASKS]
     return hashlib.sha256("".join(parts).encode()).hexdigest()

@@ -61,8 +61,9 @@ def _draw(headline: Headline, machine: Mapping[str, Any], theme: str, file: Path
     names = list(dict.fromkeys(name for systems in headline.groups.values() for name in systems))
     colours = style.colours(names, [headline.tidal], headline.variants)
     bars = sum(len(systems) for systems in headline.groups.values())
-    inked = {"text.color": text, "axes.labelcolor": quiet, "xtick.color": quiet, "ytick.color": text}
-    with rc_context({**inked, "axes.edgecolor": quiet, "axes.grid": False, "font.size": 9.0}):
+    inked: dict[Any, Any] = {"text.color": text, "axes.labelcolor": quiet, "xtick.color": quiet, "ytick.color": text}
+    inked |= {"axes.edgecolor": quiet, "axes.grid": False, "font.size": 9.0}
+    with rc_context(inked):
         figure = Figure(figsize=(7.6, 1.25 + 0.2 * bars + 0.12 * len(headline.groups)), layout="constrained")
         axes = figure.subplots()
         at, ticks = 0.0, {}
@@ -82,8 +83,8 @@ def _draw(headline: Headline, machine: Mapping[str, Any], theme: str, file: Path
         height = figure.get_size_inches()[1]
         figure.text(0.01, 1 - 0.04 / height, headline.title, fontsize=11, fontweight="bold", va="top")
         handles = [Patch(color=colour, label=name) for name, colour in colours.items()]
-        at_top = {"loc": "upper left", "bbox_to_anchor": (0, 1 - 0.26 / height)}
-        figure.legend(handles=handles, ncols=len(handles), labelcolor=text, **at_top)
+        at_top = (0, 1 - 0.26 / height)
+        figure.legend(handles=handles, ncols=len(handles), labelcolor=text, loc="upper left", bbox_to_anchor=at_top)
         figure.text(0.01, 0.02 / height, _below(machine), fontsize=6, color=quiet)
         engine = figure.get_layout_engine()
         assert isinstance(engine, ConstrainedLayoutEngine)

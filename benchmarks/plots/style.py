@@ -27,10 +27,12 @@ _OTHERS = (
 )
 #: Sequences that are no systems, such as parts of a whole: from dark to light.
 PARTS = ("#24292f", "#57606a", "#8c959f", "#d0d7de")
+#: Resolution of the files, in dots per inch.
+DPI = 130
 _GREY = "#57606a"
 # Inches of the title, and names of a legend side by side.
 _TITLE, _COLUMNS = 0.28, 6
-_RC = {
+_RC: dict[Any, Any] = {
     "font.size": 8.0,
     "axes.titlesize": 8.5,
     "axes.titlelocation": "left",
@@ -106,7 +108,7 @@ def finish(figure: Figure, title: str, machine: Mapping[str, Any], file: Path) -
     assert isinstance(engine, ConstrainedLayoutEngine)
     rows = sum(-(-len(each.legend_handles) // _COLUMNS) for each in figure.legends)
     engine.set(rect=(0, bottom / height, 1, 1 - (bottom + _TITLE + 0.2 * rows) / height))
-    figure.savefig(file, dpi=130)
+    figure.savefig(file, dpi=DPI)
 
 
 def legend(figure: Figure, shown: Mapping[str, str]) -> None:
@@ -155,8 +157,8 @@ def bars(axes: Axes, places: Sequence[float], rounds: Sequence[Sequence[float]],
         above = [max(values) - middle for middle, values in zip(medians, rounds, strict=True)]
         axes.errorbar(places, medians, (below, above), fmt="none", ecolor="#24292f", elinewidth=0.8, capsize=2)
     for place, middle, values in zip(places, medians, rounds, strict=True):
-        offset = {"textcoords": "offset points", "ha": "center", "fontsize": 6}
-        axes.annotate(written(middle), (place, max(values)), (0, 3), **offset)
+        top = (place, max(values))
+        axes.annotate(written(middle), top, (0, 3), textcoords="offset points", ha="center", fontsize=6)
 
 
 def written(value: float) -> str:

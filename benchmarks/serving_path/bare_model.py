@@ -7,6 +7,7 @@ longest text (or to `padded_length`, on an engine of that one static shape), run
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -15,7 +16,7 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     """Synchronous model with one engine per instance."""
 
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         """Open the engine with this instance's share of the threads."""
         from tokenizers import Tokenizer
 
@@ -42,7 +43,7 @@ class TritonPythonModel:
         if not runtime.dynamic:
             self.tokenizer.enable_padding(length=runtime.max_length)
 
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> list[Any]:
         """Run a batch and return a response per request."""
         texts = [pb_utils.get_input_tensor_by_name(r, "text_input").as_numpy()[:, 0] for r in requests]
         encodings = self.tokenizer.encode_batch_fast([t.decode() for rows in texts for t in rows])

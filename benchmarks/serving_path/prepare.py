@@ -14,6 +14,8 @@ from benchmarks.report import progress
 from tidal.repository.entries import ModelEntry
 
 MODEL = "intents"
+#: Maximum batch size of the engine, and of the bare models around it: larger batches are refused.
+MAX_BATCH = 32
 
 
 def prepare() -> tuple[Path, Path, str]:
@@ -33,7 +35,7 @@ def prepare() -> tuple[Path, Path, str]:
     spec = folder / "intents.yaml"
     spec.write_text(
         f"kind: arlo\nname: {MODEL}\nmodel: {source}\nprecision: fp32\n"
-        "lengths: [32, 64, 128, 256, 512]\nform: dynamic\n"
+        f"lengths: [32, 64, 128, 256, 512]\nform: dynamic\nmax_batch: {MAX_BATCH}\n"
     )
     progress("building (skipped if it is up to date)")
     command = [sys.executable, "-m", "tidal_client.main", "build", str(spec), "--repository", str(repository)]

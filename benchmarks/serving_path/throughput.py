@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.closed_loop import LoopResult, closed_loop
 from benchmarks.report import progress
+from benchmarks.serving_path.prepare import MAX_BATCH
 from benchmarks.texts import TextMaker, tweet_lengths
 from tidal.server.child import RunningServer
 
@@ -66,7 +67,7 @@ class BareConfig:
         )
 
 
-CANDIDATES = tuple(BareConfig(n, 2 // n, batch) for n in (1, 2) for batch in (1, 8, 32))
+CANDIDATES = tuple(BareConfig(n, 2 // n, batch) for n in (1, 2) for batch in (1, 8, MAX_BATCH))
 # Concurrencies that the search runs at; other ones use the result of the nearest.
 _SEARCHED = (1, 8, 64)
 
@@ -80,6 +81,9 @@ def search(
 
     Returns:
         Fastest candidate by concurrency, and a table row per candidate.
+
+    Raises:
+        RuntimeError: A candidate failed requests, so that its speed means nothing.
     """
     speeds: dict[BareConfig, dict[int, float]] = {}
     for candidate in CANDIDATES:
@@ -93,6 +97,8 @@ def search(
             result = closed_loop(
                 server, candidate.model, texts[concurrency * 2 :], concurrency=concurrency, seconds=seconds
             )
+            if result.failed:
+                raise RuntimeError(f"{candidate.model} failed {result.failed} requests at {concurrency} in flight")
             speeds[candidate][concurrency] = result.per_second
         server.control.unload(candidate.model)
     best = {c: max(CANDIDATES, key=lambda candidate: speeds[candidate][c]) for c in _SEARCHED}

@@ -14,6 +14,7 @@ import numpy as np
 
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.arlo.model import TokenRow, padded_inputs
+from tidal.engine_model.model import Array
 from tidal.engines import Engine, open_engines
 from tidal.text.words import EncodedWords
 
@@ -68,7 +69,7 @@ def packing(slowdown: dict[int, float]) -> PackingFactor:
     return PackingFactor(factor, slowdown)
 
 
-def _together(copies: Sequence[Engine], inputs: Sequence[dict[str, np.ndarray]], seconds: float) -> float:
+def _together(copies: Sequence[Engine], inputs: Sequence[dict[str, Array]], seconds: float) -> float:
     """Return the mean seconds of a query while all copies run."""
     spent, done = [0.0] * len(copies), [0] * len(copies)
     ready = threading.Barrier(len(copies))

@@ -105,7 +105,7 @@ class TidalEngine:
         import torch
 
         from tidal.flover.manifest import WEIGHTS_FILE, load_flover_manifest
-        from tidal.flover.models.weights import load_weights
+        from tidal.flover.models.weights_file import load_weights
         from tidal.flover.runner import FloverRunner
 
         torch.set_num_threads(threads)

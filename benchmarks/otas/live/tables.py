@@ -144,7 +144,10 @@ def add_tuning(report: Report, run: OtasRun, scales: Sequence[float]) -> None:
 
 
 def _row(name: str, outcomes: Sequence[OtasOutcome], over: float) -> list[str]:
-    shares = [median(outcomes, lambda each, place=place: each.types[place] / each.queries) for place in range(4)]
+    def share(place: int) -> float | None:
+        return median(outcomes, lambda each: each.types[place] / each.queries)
+
+    shares = [share(place) for place in range(4)]
     return [
         name,
         _number(median(outcomes, lambda each: each.utility), "{:.1f}"),

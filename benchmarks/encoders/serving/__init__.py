@@ -1,0 +1,1 @@
+"""The compared servers. Each file runs as a program in an environment of peers, not in Tidal's."""

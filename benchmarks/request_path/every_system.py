@@ -1,0 +1,61 @@
+"""All five systems with engines that cost next to nothing, beside an earlier commit of the project if there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.report import progress
+from benchmarks.request_path import flame, models
+from benchmarks.request_path.comparison import TIDAL, Cells
+from benchmarks.request_path.rounds import Bench, Side
+from benchmarks.request_path.systems import system_requests
+from tidal.server.child import RunningServer
+
+BEFORE = "before"
+#: Number of requests in flight at which the earlier commit is measured.
+COMPARED = 64
+#: Systems by the names of their models.
+SYSTEMS = {
+    models.ARLO: "arlo",
+    models.TABI: "tabi",
+    models.PETS: "pets",
+    models.OTAS: "otas",
+    models.FLOVER: "flover",
+}
+
+
+def measure(
+    bench: Bench,
+    servers: Mapping[str, RunningServer],
+    sources: Path,
+    concurrencies: Sequence[int],
+    streams: Sequence[int],
+    flames: Path | None,
+) -> dict[str, Cells]:
+    """Measure every system; the earlier commit's in alternation, at 64 in flight.
+
+    Args:
+        bench: What measures.
+        servers: Server of this commit, and of the earlier one if there is one.
+        sources: Sources of the tiny models.
+        concurrencies: Numbers of requests in flight.
+        streams: Numbers of concurrent generations.
+        flames: Folder of flame graphs; None: none are recorded.
+
+    Returns:
+        Measurements by system, number of requests in flight and side.
+    """
+    found: dict[str, Cells] = {}
+    for model, system in SYSTEMS.items():
+        make, cells = system_requests(model, sources), Cells()
+        for concurrency in streams if model == models.FLOVER else concurrencies:
+            progress(f"{system}: {concurrency} in flight")
+            compared = servers if concurrency == COMPARED else {TIDAL: servers[TIDAL]}
+            sides = {name: Side(server, make) for name, server in compared.items()}
+            cells[concurrency] = bench.alternate(sides, concurrency)
+        found[system] = cells
+        if flames is not None:
+            progress(f"{system}: flame graph")
+            flame.record(bench, Side(servers[TIDAL], make), flames)
+    return found
