@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import yaml
@@ -21,8 +21,10 @@ from testing.decoders import write_decoder
 from testing.models import make_tiny_classifier
 from testing.pets import Base
 from testing.pets import build as build_pets
+from testing.sentence_models import make_embedding_model
 from testing.vision import Vision, publish_tiny
 from tidal_builders.arlo.build import build_arlo
+from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.flover.build import build_flover
 from tidal_builders.specs import load_spec, parse_spec
 from tidal_client import AsyncClient
@@ -31,6 +33,9 @@ MAX_LENGTH = 64
 # Profile of `split`, independent of this machine: milliseconds of a query by padded length.
 LATENCIES_MS = {16: 2.0, 32: 4.0, MAX_LENGTH: 8.0}
 ENGINE_LENGTH = 16
+# Models that only the scenarios of the gateway use: a decoder with long texts and a chat template, an embedding model.
+CHAT, EMBEDDER = "talker", "embedder"
+CHAT_SLOTS, CHAT_POSITIONS = 4, 4096
 TASK, IMAGE_TASK = "bitfit_0", "digits"
 # Queue limit of `heavy`; requests beyond it are rejected at once.
 HEAVY_QUEUE = 16
@@ -170,7 +175,7 @@ def build_few(folder: Path) -> BuiltRepository:
     Cascades(levels).copy_level(served, SMALL)
     base = Base(source, folder / "base", build_pets(source, folder / "base", "base"))
     base.add(base.copy(served, "tasks"), "bitfit", 0)
-    spec = _writer(folder, served)
+    spec = _decoder(folder, served, write_decoder(folder / "writer"), "writer", 4)
     return BuiltRepository(served, tuple(model for model in MODELS if model.name in FEW), spec, base, None)
 
 
@@ -191,9 +196,24 @@ def add_heavy(folder: Path, served: Path) -> None:
         config.write("\n" + queue)
 
 
+def add_gateway_models(folder: Path, served: Path) -> None:
+    """Add the models that only the scenarios of the gateway use, unless they are there.
+
+    Args:
+        folder: Folder to create the source models in.
+        served: Model repository.
+    """
+    if (served / CHAT).exists():
+        return
+    _build(make_embedding_model(folder / EMBEDDER), served, EMBEDDER, lengths=[ENGINE_LENGTH], form="dynamic")
+    source = write_decoder(folder / CHAT, n_positions=CHAT_POSITIONS)
+    (source / "chat_template.jinja").write_text("{% for each in messages %}{{ each.content }} {% endfor %}")
+    _decoder(folder, served, source, CHAT, CHAT_SLOTS)
+
+
 def _build(source: Path, repository: Path, name: str, **fields: Any) -> None:
     spec = {"kind": "arlo", "name": name, "model": str(source), "max_batch": 4} | fields
-    found = build_arlo(parse_spec(spec, "reliability"), repository, spec_file=Path(f"{name}.yaml"))
+    found = build_arlo(cast(ArloSpec, parse_spec(spec, "reliability")), repository, spec_file=Path(f"{name}.yaml"))
     assert found.outcome == "published", found.reasons
 
 
@@ -210,10 +230,9 @@ def _change(file: Path, **fields: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 
 
-def _writer(folder: Path, served: Path) -> Path:
-    source = write_decoder(folder / "writer")
-    spec_file = folder / "writer.yaml"
-    fields = {"kind": "flover", "name": "writer", "model": str(source), "max_concurrency": 4, "threads": 1}
+def _decoder(folder: Path, served: Path, source: Path, name: str, slots: int) -> Path:
+    spec_file = folder / f"{name}.yaml"
+    fields = {"kind": "flover", "name": name, "model": str(source), "max_concurrency": slots, "threads": 1}
     spec_file.write_text(yaml.safe_dump({**fields, "profile_seconds": 0.01}))
     spec: Any = load_spec(spec_file)
     build_flover(spec, served, spec_file=spec_file, force=False)

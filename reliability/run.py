@@ -13,6 +13,10 @@ from reliability.scenarios import (
     allocation,
     builds,
     cancellations,
+    gateway_disconnects,
+    gateway_fuzz,
+    gateway_kills,
+    gateway_overload,
     hostile,
     killed_server,
     killed_stubs,
@@ -24,7 +28,7 @@ from reliability.scenarios import (
 )
 from reliability.server_under_test import ServerUnderTest
 
-# `memory` first, on a fresh server; `killed_server` last, because it needs a new server each time.
+# `memory` first, on a fresh server; `killed_server` and `gateway_kills` last, because they need new servers.
 SCENARIOS: dict[str, Callable[[ServerUnderTest], list[Guarantee]]] = {
     "memory": memory.run,
     "publishing": publishing.run,
@@ -35,8 +39,12 @@ SCENARIOS: dict[str, Callable[[ServerUnderTest], list[Guarantee]]] = {
     "malformed": malformed.run,
     "hostile": hostile.run,
     "cancellations": cancellations.run,
+    "gateway_fuzz": gateway_fuzz.run,
+    "gateway_disconnects": gateway_disconnects.run,
+    "gateway_overload": gateway_overload.run,
     "killed_stubs": killed_stubs.run,
     "killed_server": killed_server.run,
+    "gateway_kills": gateway_kills.run,
 }
 
 
@@ -49,7 +57,9 @@ def server_under_test(folder: Path, names: Sequence[str], *, quick: bool) -> Ite
         names: Names of the scenarios.
         quick: Whether fewer requests and changes suffice.
     """
-    target = ServerUnderTest(build_all(folder, heavy="overload" in names), folder, quick)
+    target = ServerUnderTest(
+        build_all(folder, heavy=not {"overload", "gateway_overload"}.isdisjoint(names)), folder, quick
+    )
     try:
         yield target
     finally:

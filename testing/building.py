@@ -38,7 +38,7 @@ def short_timing() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "_BLOCK_S", 0.0)
         assert timing.measure.__kwdefaults__ is not None
-        patch.setitem(timing.measure.__kwdefaults__, "rounds", 2)
+        patch.setitem(timing.measure.__kwdefaults__, "rounds", 1)
         yield
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidal.manifest import TokenizerInfo
-from tidal.tabi.manifest import Calibration, Candidate, Expected, Latency, Level, TabiManifest, Target
+from tidal.tabi.manifest import Calibration, Candidate, Expected, ExpectedLoss, Latency, Level, TabiManifest, Target
 
 
 def latency(mean: float) -> Latency:
@@ -27,6 +27,7 @@ def candidate(
     cutoff: float = 0.8,
     slope: float = 10.0,
     weights: Sequence[Sequence[float]] | None = None,
+    loss: ExpectedLoss | None = None,
 ) -> Candidate:
     """Return a candidate; by default all levels have the same weight and answer the same share of the queries."""
     several = len(levels) > 1
@@ -41,6 +42,7 @@ def candidate(
         weights=tuple(tuple(entry) for entry in weights or even),
         weighting="tuned" if several else None,
         selection=share,
+        loss=loss,
         reported=reported or share,
     )
 

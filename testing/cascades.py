@@ -11,8 +11,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from testing.candidates import candidate, latency
+from testing.classifiers import build_classifier
+from testing.models import make_tiny_classifier
+from testing.once import built_once
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.arlo.model import EncoderModel, TokenRow, open_model
 from tidal.errors import InvalidArgument
@@ -33,6 +37,26 @@ PRUNING = 0.9
 
 
 SMALL, LARGE = "c_small", "c_large"
+
+
+def built_levels(temporary: pytest.TempPathFactory) -> Path:
+    """Return a repository with the levels `SMALL` and `LARGE`, built once for all tests of a run; do not change it.
+
+    Args:
+        temporary: Factory of temporary folders of this worker.
+    """
+
+    def build(folder: Path) -> None:
+        outputs = ["logits", "attention_received"]
+        for name, layers, seed in ((SMALL, 1, 0), (LARGE, 2, 1)):
+            source = make_tiny_classifier(
+                folder / f"source-{name}", layers=layers, labels=LABELS, max_position=MAX_LENGTH, seed=seed
+            )
+            build_classifier(
+                folder / "repository", source, name=name, lengths=[16, MAX_LENGTH], max_batch=8, outputs=outputs
+            )
+
+    return built_once(temporary, "tabi_levels", build) / "repository"
 
 
 class OpenLevel:
@@ -207,6 +231,7 @@ _OUTPUTS: Mapping[str, Any] = {
     "level": ("INT32", 1),
     "confidence": ("FP32", 1),
     "degraded": ("BOOL", 1),
+    "input_tokens": ("INT32", 1),
     "pruned_text": ("STRING", 1),
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from testing.building import short_timing
 
@@ -19,10 +19,13 @@ def build_classifier(repository: Path, source: Path, **fields: Any) -> None:
         fields: Fields of the spec; `name` is "tiny" if it is not given.
     """
     from tidal_builders.arlo.build import build_arlo
+    from tidal_builders.arlo.spec import ArloSpec
     from tidal_builders.specs import parse_spec
 
     spec = {"kind": "arlo", "name": "tiny", "model": str(source), "precision": "fp32", **fields}
     if spec.get("placement") != "partitioned":
         spec.setdefault("form", "dynamic")
     with short_timing():
-        build_arlo(parse_spec(spec, "test"), repository, spec_file=Path(f"{spec['name']}.yaml"), force=True)
+        build_arlo(
+            cast(ArloSpec, parse_spec(spec, "test")), repository, spec_file=Path(f"{spec['name']}.yaml"), force=True
+        )

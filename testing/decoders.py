@@ -98,7 +98,7 @@ def byte_ids(text: str) -> list[int]:
     return ids
 
 
-def build_decoder(folder: Path, name: str, source: Path, *, slots: int) -> None:
+def build_decoder(folder: Path, name: str, source: Path, *, slots: int, **fields: Any) -> None:
     """Build a `flover` model into the folder `repository` of `folder`.
 
     Args:
@@ -106,14 +106,15 @@ def build_decoder(folder: Path, name: str, source: Path, *, slots: int) -> None:
         name: Name of the model.
         source: Folder of the decoder in Hugging Face format.
         slots: Number of slots (`max_concurrency`).
+        fields: Further fields of the spec.
     """
     import yaml
 
     from tidal_builders.flover.build import build_flover
     from tidal_builders.specs import load_spec
 
-    fields = {"kind": "flover", "name": name, "model": str(source), "max_concurrency": slots, "threads": 1}
+    content = {"kind": "flover", "name": name, "model": str(source), "max_concurrency": slots, "threads": 1}
     spec_file = folder / f"{name}.yaml"
-    spec_file.write_text(yaml.safe_dump({**fields, "profile_seconds": 0.01}))
+    spec_file.write_text(yaml.safe_dump({**content, "profile_seconds": 0.01, **fields}))
     spec: Any = load_spec(spec_file)
     build_flover(spec, folder / "repository", spec_file=spec_file, force=False)

@@ -33,16 +33,17 @@ MADE = Provenance(format="trained", source="a test")
 
 @dataclass
 class Base:
-    """The source model's folder, a repository with the model `base` built from it, and its tasks' expected answers."""
+    """The source model's folder, a repository with a model built from it, and its tasks' expected answers."""
 
     source: Path
     repository: Path
     report: PetsReport | None = None
+    name: str = "base"
     _truths: dict[tuple[str, int], Truth] = field(default_factory=dict)
 
     @cached_property
     def layers(self) -> BaseLayers:
-        return load_base_layers(self.repository / "base/1")
+        return load_base_layers(self.repository / self.name / "1")
 
     @cached_property
     def tokenizer(self) -> Any:

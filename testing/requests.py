@@ -88,7 +88,8 @@ class FakeRequest:
     def progressed(self, now: float) -> None:
         self.progress.append(now)
 
-    def reply(self, outputs: Mapping[str, Array]) -> None:
+    def reply(self, outputs: Mapping[str, Array], *, partial: bool = False) -> None:
+        assert partial or outputs.keys() >= self.wanted
         self.outputs = outputs
         self._finish()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -65,8 +66,9 @@ def random_task(kind: str, base: BaseLayers, seed: int = 0, classes: int = 3, de
         match kind:
             case "adapter":
                 if path.endswith("output.dense"):
-                    shapes = (4, outputs), (4,), (outputs, 4), (outputs,)
-                    linear[path] = LinearTerms(bottleneck=Bottleneck(*(values(*each) for each in shapes), "gelu"))
+                    down, down_bias = values(4, outputs), values(4)
+                    up, up_bias = values(outputs, 4), values(outputs)
+                    linear[path] = LinearTerms(bottleneck=Bottleneck(down, down_bias, up, up_bias, "gelu"))
             case "lora":
                 linear[path] = LinearTerms(delta=LowRankDelta(values(3, inputs), values(outputs, 3), 0.5))
             case "diff_pruning":
@@ -99,8 +101,8 @@ def arrays_of(found: object, path: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(found, dict):
         for name, each in found.items():
             yield from arrays_of(each, f"{path}/{name}")
-    elif hasattr(found, "__slots__") and not isinstance(found, np.ndarray):
-        for name in found.__slots__:
+    elif dataclasses.is_dataclass(found):
+        for name in (each.name for each in dataclasses.fields(found)):
             yield from arrays_of(getattr(found, name), f"{path}.{name}")
     else:
         yield path, found

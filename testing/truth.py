@@ -22,7 +22,11 @@ from tidal.pets.terms import (
     TaskTerms,
 )
 
-KINDS = ("sparse", "rare", "low_rank", "bias", "bottleneck", "norm", "head", "everything")
+KINDS = ("sparse", "rare", "low_rank", "bias", "bottleneck", "norm", "head", "everything", "after_norm")
+# The normalisation of the sum of a layer's outputs and the residual, by how the layer's path ends.
+_NORM_AFTER = {
+    "output.dense": "output.LayerNorm", "attention.out_lin": "sa_layer_norm", "ffn.lin2": "output_layer_norm",
+}  # fmt: skip
 _SIGMA = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu}
 
 
@@ -65,11 +69,14 @@ def random_terms(kind: str, layers: BaseLayers, seed: int) -> TaskTerms:
         elif kind == "everything":
             delta = _sparse(rng, outputs, inputs, 0.3)
         bottleneck = None
-        if kind in ("bottleneck", "everything") and rng.random() < 0.7:
+        after_norm = norm_after(path) is not None and (
+            kind == "after_norm" or (kind == "everything" and rng.random() < 0.5)
+        )
+        if after_norm or (kind in ("bottleneck", "everything") and rng.random() < 0.7):
             width = int(rng.integers(1, 40))
             sigma: Any = str(rng.choice(sorted(_SIGMA)))
             down, up = floats(width, outputs), floats(outputs, width)
-            bottleneck = Bottleneck(down, floats(width), up, floats(outputs), sigma)
+            bottleneck = Bottleneck(down, floats(width), up, floats(outputs), sigma, after_norm)
         bias = floats(outputs) if kind in ("bias", "everything") else None
         if delta is not None or bias is not None or bottleneck is not None:
             linear[path] = LinearTerms(delta, bias, bottleneck)
@@ -78,6 +85,11 @@ def random_terms(kind: str, layers: BaseLayers, seed: int) -> TaskTerms:
     classes = int(rng.integers(2, 6))
     head = Head(floats(classes, layers.width), floats(classes), tuple(f"class {i}" for i in range(classes)))
     return TaskTerms(head, linear, norm)
+
+
+def norm_after(path: str) -> str | None:
+    """Path of the normalisation after a layer and its residual sum; None if the layer has none."""
+    return next((path.removesuffix(end) + norm for end, norm in _NORM_AFTER.items() if path.endswith(end)), None)
 
 
 def _sparse(rng: np.random.Generator, outputs: int, inputs: int, density: float) -> SparseDelta:
@@ -96,13 +108,13 @@ class Truth:
         modules = {**dict(self.model.named_modules()), **dict(self.model.base_model.named_modules())}
         with torch.no_grad():
             for path, own in terms.linear.items():
-                self._change(modules[path], own)
+                self._change(modules[path], own, modules.get(norm_after(path) or ""))
             for path, affine in terms.norm.items():
                 modules[path].weight.copy_(torch.from_numpy(affine.weight))
                 modules[path].bias.copy_(torch.from_numpy(affine.bias))
 
     @staticmethod
-    def _change(module: Any, own: LinearTerms) -> None:
+    def _change(module: Any, own: LinearTerms, norm: Any) -> None:
         if isinstance(own.delta, LowRankDelta):
             module.weight.add_(torch.from_numpy(own.delta.scale * own.delta.up @ own.delta.down))
         elif own.delta is not None:
@@ -115,15 +127,32 @@ class Truth:
             down, up = torch.from_numpy(adapter.down), torch.from_numpy(adapter.up)
             down_bias, up_bias = torch.from_numpy(adapter.down_bias), torch.from_numpy(adapter.up_bias)
             sigma = _SIGMA[adapter.activation]
-            module.register_forward_hook(lambda _, __, y: y + sigma(y @ down.T + down_bias) @ up.T + up_bias)
 
-    def pooled(self, ids: list[int], types: list[int] | None = None) -> FloatArray:
-        """The pooled vector [width] of one row without padding."""
+            def add(of: torch.Tensor) -> torch.Tensor:
+                changed: torch.Tensor = sigma(of @ down.T + down_bias) @ up.T + up_bias
+                return changed
+
+            if adapter.after_norm:  # `forward`: a call would run the hook again
+                norm.register_forward_pre_hook(lambda _, given: (given[0] + add(norm.forward(given[0])),))
+            else:
+                module.register_forward_hook(lambda _, __, y: y + add(y))
+
+    def hidden(self, ids: list[int], types: list[int] | None = None) -> FloatArray:
+        """The last hidden states [tokens, width] of one row without padding."""
+        states: FloatArray = self._encoded(ids, types).last_hidden_state[0].numpy()
+        return states
+
+    def _encoded(self, ids: list[int], types: list[int] | None) -> Any:
         inputs = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
         if types is not None:
             inputs["token_type_ids"] = torch.tensor([types])
         with torch.no_grad():
-            found = self.model.base_model(**inputs)
+            return self.model.base_model(**inputs)
+
+    def pooled(self, ids: list[int], types: list[int] | None = None) -> FloatArray:
+        """The pooled vector [width] of one row without padding."""
+        with torch.no_grad():
+            found = self._encoded(ids, types)
             if getattr(found, "pooler_output", None) is not None:
                 pooled = found.pooler_output
             else:

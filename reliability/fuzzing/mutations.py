@@ -12,7 +12,8 @@ import numpy as np
 from PIL import Image
 
 from reliability.fuzzing.wire import WireRequest, WireTensor, element
-from reliability.models import ENGINE_LENGTH, IMAGE_TASK, SMALL, TASK, engine_inputs, png, text
+from reliability.models import ENGINE_LENGTH, IMAGE_TASK, TASK, engine_inputs, png, text
+from testing.cascades import SMALL
 
 Mutation = Callable[[random.Random, WireRequest], None]
 

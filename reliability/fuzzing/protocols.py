@@ -28,7 +28,7 @@ def other_json(draw: random.Random, wire: WireRequest) -> HttpRequest:
     tensor = found["inputs"][0]
     match draw.randrange(9):
         case 0:
-            found = draw.choice(([found], "text", 5, None, True))
+            found = draw.choice(list[Any]([[found], "text", 5, None, True]))
         case 1:
             found["inputs"] = draw.choice(({"a": 1}, "text", 7, [[[[]]]], [5], ["x"], None))
         case 2:

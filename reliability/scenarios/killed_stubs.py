@@ -8,9 +8,10 @@ import signal
 import time
 
 from reliability.load import BackgroundLoad, EndedRequest, send
-from reliability.models import LATENCIES_MS, SMALL, ServedModel, engine_inputs
+from reliability.models import LATENCIES_MS, ServedModel, engine_inputs
 from reliability.rows import Guarantee, none_failed
 from reliability.server_under_test import ServerUnderTest
+from testing.cascades import SMALL
 from tidal_client import AsyncClient
 
 SERVED_AGAIN_S = 5.0

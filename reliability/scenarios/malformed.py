@@ -17,9 +17,9 @@ from reliability.fuzzing.sending import (
     send_http,
 )
 from reliability.fuzzing.wire import WireRequest, element, to_grpc, to_http
-from reliability.models import SMALL
 from reliability.rows import Guarantee, none_failed
 from reliability.server_under_test import ServerUnderTest
+from testing.cascades import SMALL
 
 _COUNT, _QUICK_COUNT = 10_000, 210
 _CLIENTS = 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from reliability.models import SMALL
 from reliability.rows import MIN_REQUESTS, Guarantee, none_failed
 from reliability.server_under_test import ServerUnderTest
+from testing.cascades import SMALL
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.repository.entries import ModelEntry
 from tidal.server.change import reload, serving_versions

@@ -1,0 +1,92 @@
+"""Requests that schemathesis generates from the gateway's OpenAPI description, valid and invalid ones."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+
+from reliability.fuzzing.gateway_sending import CLOSED, SILENT, FuzzResult
+
+_TIMEOUT_S = 60.0
+
+
+def send_generated(url: str, count: int, models: Sequence[str], seed_value: int) -> FuzzResult:
+    """Send generated requests to every operation.
+
+    Args:
+        url: URL of the gateway.
+        count: Number of requests, about the same number for each operation and mode.
+        models: Names of models that are served; generated names would all be refused.
+        seed_value: Seed of the requests.
+    """
+    document = httpx.get(f"{url}/openapi.json", timeout=_TIMEOUT_S).json()
+    schema = schemathesis.openapi.from_dict(document)
+    operations: list[Any] = [each.ok() for each in schema.get_all_operations()]  # type: ignore[union-attr]
+    modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    each_count = -(-count // (len(operations) * len(modes)))
+    found = FuzzResult()
+    with httpx.Client(base_url=url, timeout=_TIMEOUT_S) as client, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for operation in operations:
+            for mode in modes:
+                _send_operation(client, operation, mode, each_count, models, seed_value, found)
+    return found
+
+
+def _send_operation(
+    client: httpx.Client,
+    operation: Any,
+    mode: GenerationMode,
+    count: int,
+    models: Sequence[str],
+    seed_value: int,
+    found: FuzzResult,
+) -> None:
+    what = f"{mode.value} {operation.method.upper()} {operation.path}"
+
+    @seed(seed_value)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode), model=st.sampled_from([*models, None]))
+    def send(case: Any, model: str | None) -> None:
+        if model is not None:
+            if isinstance(case.body, dict) and "model" in case.body:
+                case.body["model"] = model
+            if case.path_parameters and "model" in case.path_parameters:
+                case.path_parameters["model"] = model
+        fields = case.as_transport_kwargs(base_url=str(client.base_url))
+        try:
+            response = client.request(
+                fields["method"],
+                fields["url"],
+                params=fields.get("params"),
+                headers=dict(fields.get("headers") or {}),
+                content=fields.get("data") if isinstance(fields.get("data"), bytes | str) else None,
+                json=fields.get("json"),
+            )
+        except (httpx.InvalidURL, httpx.LocalProtocolError, UnicodeEncodeError, ValueError):
+            return  # no client can send it
+        except httpx.TimeoutException:
+            found.add(what, SILENT)
+        except httpx.TransportError as error:
+            found.add(what, CLOSED if "disconnected" in str(error) else SILENT, str(error).encode())
+        else:
+            found.add(what, str(response.status_code), response.content)
+
+    try:
+        send()
+    except Exception as error:  # hypothesis found no request of this kind, such as an invalid one without parameters
+        if type(error).__name__ not in ("Unsatisfiable", "FailedHealthCheck"):
+            raise
