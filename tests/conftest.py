@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tidal.engine_model.claims import CLAIMS_VARIABLE
+from tidal_client.load import loop
 
 # Before torch is imported: its threads wait for each other at every layer, which in models as tiny as those of the
 # tests takes far longer than the work itself.
@@ -18,9 +21,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Or OpenVINO's converter would report each use to its makers, every time from a fork of the whole process.
 os.environ.setdefault("CI", "true")
 
+# Collecting the tests makes millions of objects that stay: without looking through them again and again it takes two
+# thirds of the time.
+gc.disable()
+
 # How long an example takes hangs on what else this machine does.
 settings.register_profile("tidal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tidal")
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, but never look at what the tests were collected with."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 # Files that spend minutes on building what their servers load, so they run beside other files' servers, and early.
@@ -54,6 +68,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             super()._assign_work_unit(node)
 
     return Scheduling(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_collection() -> Iterator[None]:
+    """Skip the garbage collection before each run of the load generator: with all tests in memory it takes a second."""
+    quick = SimpleNamespace(collect=lambda: 0, freeze=lambda: None, unfreeze=lambda: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "gc", quick)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

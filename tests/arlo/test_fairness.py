@@ -26,7 +26,7 @@ WARM_UP = 100
 
 def latencies(weight: float, lengths: Lengths, load: Closed | Open, queries: int, rate: float = 0.0) -> np.ndarray:
     """Return tokens and seconds [queries + 1, 2] of queries in order of completion; the last row is the end time."""
-    policy = PolymorphicPolicy(RUNTIMES, WIDE, NARROW, dynamic=True, max_batch=16, service_weight=weight)
+    policy = PolymorphicPolicy(RUNTIMES, WIDE, NARROW, static_upto=0, max_batch=16, service_weight=weight)
     draw, number = np.random.default_rng(0), count()
     arrivals = np.zeros(load.in_flight) if isinstance(load, Closed) else draw.exponential(1 / rate, queries).cumsum()
     coming = [(float(at), next(number), ArloQuery(lengths(draw), float(at))) for at in arrivals]

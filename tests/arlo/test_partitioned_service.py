@@ -15,6 +15,7 @@ import pytest
 
 from testing.requests import FakeRequest, make_context
 from testing.waiting import until
+from tests.arlo.manifests import LENGTHS, OUTPUTS, Tokenizer, make_manifest
 from tidal.arlo.instances import RuntimeModels
 from tidal.arlo.loading import load
 from tidal.arlo.manifest import ArloManifest
@@ -22,49 +23,14 @@ from tidal.arlo.model import TokenRow
 from tidal.arlo.parameters import ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
 from tidal.arlo.policies import PartitionedPolicy
-from tidal.device import cpu
-from tidal.engine_model.manifest import Runtime
 from tidal.errors import Internal, InvalidArgument, Unavailable
-from tidal.manifest import MANIFEST_FILE, FileRecord, Source, TokenizerInfo, Verification
+from tidal.manifest import MANIFEST_FILE
 from tidal.metrics import Metrics
-from tidal.profiles import LatencyProfile
 from tidal.repository.allocation import ALLOCATION_FILE, ALLOCATION_VARIABLE, make_allocation, write_allocation
 from tidal.requests import Array
 from tidal.service import ModelUnavailable
 from tidal.text import TextTokenizer
 from tidal.triton.parameters import parse_parameters
-
-LENGTHS = (16, 32, 64)
-OUTPUTS = frozenset({"logits", "max_length"})
-
-
-def make_manifest(*, tokenizer_sha: str = "a", labels: tuple[str, ...] = ("no", "yes")) -> ArloManifest:
-    ones = tuple((1.0,) for _ in LENGTHS)
-    return ArloManifest(
-        kind="arlo",
-        name="m",
-        created="2030-01-01T00:00:00Z",
-        spec="m.yaml",
-        fingerprint="f",
-        source=Source(model="m", architecture="Bert", sha256="s"),
-        engine="openvino",
-        precision="fp32",
-        device=cpu(),
-        libraries={},
-        verification=Verification(samples=1, max_abs_error=0.0, tolerance=0.1, argmax_agreement=1.0),
-        files=(FileRecord(path="tokenizer.json", bytes=1, sha256=tokenizer_sha),),
-        placement="partitioned",
-        tokenizer=TokenizerInfo(file="tokenizer.json", max_length=64, pad_token_id=0, type_ids=False),
-        labels=labels,
-        runtimes=tuple(Runtime(max_length=n, file="engine", dynamic=False, max_batch=1) for n in LENGTHS),
-        profile=LatencyProfile(lengths=LENGTHS, batches=(1,), median_ms=ones, p95_ms=ones, threads=1),
-    )
-
-
-class Tokenizer:
-    """The attributes of a tokenizer that requests of token ids need."""
-
-    vocab_size, max_length = 100, 64
 
 
 class Request(FakeRequest):
@@ -281,7 +247,7 @@ class TestAllocation:
 
     def test_a_restart_reads_the_current_allocation(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ArloManifest, "check", lambda *_: None)
-        monkeypatch.setattr("tidal.arlo.loading.TextTokenizer", lambda *_, **__: Tokenizer())
+        monkeypatch.setattr("tidal.arlo.model.TextTokenizer", lambda *_, **__: Tokenizer())
         (tmp_path / "1").mkdir()
         (tmp_path / "1" / MANIFEST_FILE).write_text(make_manifest().model_dump_json())
         write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))

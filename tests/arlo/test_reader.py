@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from testing.models import make_tiny_classifier
-from tidal.arlo.reader import read_rows
-from tidal.errors import InvalidArgument
-from tidal.text import TextTokenizer
+from tidal.arlo.reader import read_requests, read_rows
+from tidal.errors import Internal, InvalidArgument, TidalError
+from tidal.text import Encoded, Texts, TextTokenizer
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +78,39 @@ def test_ids_may_have_gaps(tmp_path: Path) -> None:
 def test_refusals(tokenizer: TextTokenizer, inputs: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         read_rows(inputs, tokenizer)
+
+
+def test_one_request_does_not_fail_the_others(tokenizer: TextTokenizer) -> None:
+    sent = [
+        {"text_input": texts(b"one two", b"good")},
+        {},
+        {"input_ids": ids([2, 5, 6])},
+        {"text_input": texts(b"")},
+        {"text_input": texts(b"bad"), "text_pair": texts(b"fine")},
+    ]
+    found = read_requests(sent, tokenizer)
+    for inputs, rows in zip(sent, found, strict=True):
+        try:
+            expected = read_rows(inputs, tokenizer)
+        except InvalidArgument as error:
+            assert str(rows) == str(error)
+        else:
+            assert not isinstance(rows, TidalError)
+            assert [[part.tolist() for part in row[:3]] for row in rows] == [
+                [part.tolist() for part in row[:3]] for row in expected
+            ]
+    assert [isinstance(rows, TidalError) for rows in found] == [False, True, False, True, False]
+
+
+def test_a_failure_of_the_tokenizer_is_that_of_its_request(tokenizer: TextTokenizer) -> None:
+    class Failing(TextTokenizer):
+        def encode_requests(self, requests: Sequence[Texts]) -> list[list[Encoded] | InvalidArgument]:
+            if any(b"bomb" in each.texts for each in requests):
+                raise RuntimeError("no such state")
+            return tokenizer.encode_requests(requests)
+
+    failing = object.__new__(Failing)
+    good, bad = read_requests([{"text_input": texts(b"good")}, {"text_input": texts(b"bomb")}], failing)
+    assert isinstance(good, list)
+    assert isinstance(bad, Internal)
+    assert "no such state" in str(bad)

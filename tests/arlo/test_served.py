@@ -20,6 +20,9 @@ from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Una
 
 pytestmark = pytest.mark.server
 
+#: Requests of 64 rows that fill most of the queue, whose limit is 1,024 rows.
+AHEAD = 14
+
 
 def histogram(server: RunningServer, family: str, model: str) -> tuple[float, float]:
     """Return count and sum of one of a model's published histograms."""
@@ -125,6 +128,7 @@ class TestAnswers:
                 "probabilities",
                 "label",
                 "max_length",
+                "input_tokens",
                 "attention_received",
             }
 
@@ -213,18 +217,18 @@ class TestLimits:
         assert executed(server, "tiny") == before + 1
 
     def test_queries_beyond_the_queue_size_are_refused(self, url: str) -> None:
-        def ask(client: Client, text: str) -> str:
+        def ask(client: Client, texts: list[str]) -> str:
             try:
-                return str(client.classify("narrow", text).label)
+                return "answered" if len(client.classify_many("narrow", texts)) == len(texts) else "incomplete"
             except Unavailable as error:
                 assert "max_queue_size is 8" in str(error)
                 return "refused"
 
-        texts = make_texts(256, seed=4, longest=60)
-        with Client(url) as client, ThreadPoolExecutor(64) as pool:
-            outcomes = list(pool.map(lambda text: ask(client, text), texts))
-            assert "refused" in outcomes
-            assert set(outcomes) - {"refused"}
+        # Each request fills the queue alone, so that of two at a time one is refused whatever the machine's speed.
+        requests = [make_texts(8, seed=seed, longest=60) for seed in range(128)]
+        with Client(url) as client, ThreadPoolExecutor(32) as pool:
+            outcomes = list(pool.map(lambda texts: ask(client, texts), requests))
+            assert set(outcomes) == {"answered", "refused"}
             assert len(client.classify_many("narrow", ["good"] * 8)) == 8
 
     def test_a_request_that_exceeds_the_queue_limit_is_refused(self, url: str) -> None:
@@ -234,9 +238,9 @@ class TestLimits:
     def test_cancelled_queries_are_not_run(self, server: RunningServer) -> None:
         long = " ".join(WORDS * 3)
 
-        async def scenario(requests: int) -> None:
+        async def scenario() -> None:
             async with AsyncClient(f"grpc://{server.grpc}") as client:
-                ahead = [asyncio.create_task(client.classify_many("tiny", [long] * 64)) for _ in range(requests)]
+                ahead = [asyncio.create_task(client.classify_many("tiny", [long] * 64)) for _ in range(AHEAD)]
                 await asyncio.sleep(0.02)
                 waiting = [asyncio.create_task(client.classify("tiny", long)) for _ in range(100)]
                 await asyncio.sleep(0.02)
@@ -245,13 +249,13 @@ class TestLimits:
                 await asyncio.gather(*waiting, return_exceptions=True)
                 assert all(len(rows) == 64 for rows in await asyncio.gather(*ahead))
 
-        def executed_although_cancelled(requests: int) -> float:
+        def executed_although_cancelled() -> float:
             before = executed(server, "tiny")
-            asyncio.run(scenario(requests))
-            return executed(server, "tiny") - before - requests * 64
+            asyncio.run(scenario())
+            return executed(server, "tiny") - before - AHEAD * 64
 
-        # More queries ahead leave more time for the cancellations to arrive.
-        assert any(executed_although_cancelled(requests) < 90 for requests in (14, 28, 56))
+        # On a busy machine the queries ahead may be finished before the cancellations arrive.
+        assert any(executed_although_cancelled() < 90 for _ in range(5))
 
     def test_concurrent_queries_are_batched(self, url: str, server: RunningServer) -> None:
         batches, queries = histogram(server, "tidal_arlo_batch_size_queries", "tiny")

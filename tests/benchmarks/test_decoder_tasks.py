@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from pathlib import Path
 
 import pytest
 
-from benchmarks.compositions import decoder_tasks
+from benchmarks.compositions import decoder_prepare, decoder_tasks
 from benchmarks.compositions.decoder_prepare import (
     BASE,
     TASK,
@@ -21,6 +22,7 @@ from benchmarks.compositions.decoder_prepare import (
 )
 from benchmarks.compositions.sharing import SharingSystem
 from benchmarks.flover.source import TINY
+from testing.serving import tidal_in_process
 from tidal.flover.manifest import load_flover_manifest
 from tidal.repository.entries import ModelEntry
 from tidal.server.child import tidal_serve
@@ -34,6 +36,8 @@ pytestmark = pytest.mark.server
 def artefacts(tmp_path_factory: pytest.TempPathFactory) -> BuiltArtefacts:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIDAL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        # In this process, which has imported what a build takes seconds to import.
+        patch.setattr(decoder_prepare, "_tidal", lambda *words: tidal_in_process(*words, environment=dict(os.environ)))
         return prepare(TINY, slots=4, profile_seconds=0.01)
 
 

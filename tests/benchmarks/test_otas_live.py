@@ -337,7 +337,9 @@ def test_a_load_through_the_server(tmp_path: Path) -> None:
     load = make_load([40.0] * 2, TYPES, made.tasks, seed=0)
     with tidal_serve(tmp_path / "served", "--model", fixed_model(-4)) as server, sending(server) as sender:
         bench = OtasBench(server, sender)
-        merged = bench.measure(TOME, load, gamma=-4)
+        # The server publishes its counters once a second: beside other work it may do so after so short a load.
+        rounds = (bench.measure(TOME, load, gamma=-4) for _ in range(3))
+        merged = next(each for each in rounds if each.mean_batch)
         assert merged.gammas == {-4: merged.types[0] + merged.types[1] + merged.types[2]}
         assert merged.types[0] > 0
         assert sum(merged.types) == merged.queries == len(load)

@@ -41,6 +41,8 @@ from tidal_builders.otas.training.images import LabelledImages, read_images
 from tidal_builders.otas.training.pretrain import Variation
 from tidal_builders.otas.training.settings import Settings
 
+pytestmark = pytest.mark.builds
+
 QUICK = Settings(epochs=1, head_epochs=2, batch=64)
 TINY = Recipe(
     sizes=(Size(SMALL, 8, 1, 2, 1), Size(BASE, 8, 2, 2, 1, (-8, 0, 1)), Size(LARGE, 12, 1, 2, 1, seen=0.5)),

@@ -69,7 +69,7 @@ class TestSwitching:
         switching, sender, ended = self.start(control, resident=False)
         control.loading = lambda: self.wait(0.5)
         self.crowd(switching)
-        assert until(lambda: len(control.calls) == 2, 5)
+        assert until(lambda: len(control.calls) == 2)
         assert sender.sent[-1] == (30, "fast", pytest.approx(100))
         assert control.calls == [("load", "fast"), ("unload", "middle")]
         assert [(each.model, each.at, each.seconds) for each in switching.loadings] == [("fast", 1.0, 0.5)]

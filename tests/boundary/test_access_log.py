@@ -182,7 +182,7 @@ def test_a_reader_that_stops_and_closes_fails_no_request(tmp_path: Path) -> None
             for _ in range(5):
                 send(ask, "probe", "reply", "last")
             assert until(lambda: value(running, "tidal_probe_access_log_dropped_lines_total", "probe") > 5)
-            assert "the access log cannot be written: [Errno 32] Broken pipe" in running.log_text()
+            assert until(lambda: "the access log cannot be written: [Errno 32] Broken pipe" in running.log_text())
             assert running.log_text().count("the access log cannot be written") == 1
             assert running.stub_pids("probe") == [pid]
             send(ask, "probe", "reply", "still")

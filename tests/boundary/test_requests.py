@@ -27,9 +27,12 @@ ACTION = np.array([[b"reply"]], object)
         ({"top_k": 1.5}, "request option 'top_k': expected a whole number, got 1.5"),
         ({"task": ""}, "request option 'task': string should have at least 1 character"),
         ({"task": "x" * 1000}, "request option 'task': string should have at most 256 characters"),
-        ({"task": "x" * 10_000_000}, "characters as JSON; accepted are at most 131072"),
-        ({"x" * 10_000_000: 1}, "characters as JSON; accepted are at most 131072"),
-        ({f"option_{number}": number for number in range(10_000)}, "characters as JSON; accepted are at most 131072"),
+        ({"task": "x" * 10_000_000}, "characters as JSON; accepted are at most 2097152"),
+        ({"x" * 10_000_000: 1}, "characters as JSON; accepted are at most 2097152"),
+        (
+            {f"option_{number:0250}": number for number in range(10_000)},
+            "characters as JSON; accepted are at most 2097152",
+        ),
         ({"stop": "[" * 100_000}, "request option 'stop': expected a JSON list of texts"),
     ],
 )

@@ -41,15 +41,20 @@ def test_queue_capacity_is_free_once_the_response_is_read(ask: ProbeClient) -> N
 
 @pytest.mark.server
 def test_the_server_ends_by_itself_with_a_stuck_engine(tmp_path: Path) -> None:
-    write_model(tmp_path, "stuck", answer_timeout_s=2)
-    with running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=30) as server:
+    # A busy machine publishes seconds late that all four are in flight, and sends them seconds apart.
+    write_model(tmp_path, "stuck", answer_timeout_s=30)
+    with running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=60) as server:
         with connected(server, *PROTOCOLS) as clients:
-            sent = [
-                in_background(outcome, ask, action, model="stuck") for ask in clients for action in ("block", "reply")
+            one, other = clients
+            sent = [in_background(outcome, one, "block", model="stuck", timeout_s=90)]
+            assert until(lambda: value(server, "tidal_probe_in_flight_queries", "stuck") == 1)  # or others are answered
+            sent += [
+                in_background(outcome, ask, action, model="stuck", timeout_s=90)
+                for ask, action in ((one, "reply"), (other, "block"), (other, "reply"))
             ]
             assert until(lambda: value(server, "tidal_probe_in_flight_queries", "stuck") == 4)
             os.kill(server.pid, signal.SIGTERM)
-            assert [each.result(timeout=60) for each in sent] == ["UNAVAILABLE"] * 4
+            assert [each.result(timeout=90) for each in sent] == ["UNAVAILABLE"] * 4
         assert until(lambda: server.process.exit_status() is not None)
         assert server.process.exit_status() == 0
         assert until(lambda: not server.processes())

@@ -16,13 +16,17 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from testing.models import make_tiny_classifier
 from tidal import device
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
+from tidal.arlo.model import TokenRow, open_model, padded_length
 from tidal.engines import open_engines
 from tidal.errors import InvalidArgument
 from tidal.repository.entries import ModelEntry
+from tidal_builders.arlo import choices
 from tidal_builders.arlo.build import build_arlo
 from tidal_builders.arlo.plan import plan_arlo
 from tidal_builders.arlo.report import ArloReport
 from tidal_builders.specs import load_spec
+
+pytestmark = pytest.mark.builds
 
 Published = tuple[Path, Path, ArloReport]
 WriteSpec = Callable[..., Path]
@@ -133,9 +137,43 @@ def test_lengths_are_derived_from_a_saved_latency_curve(write_spec: WriteSpec, t
     curve = json.loads((folder / "latency_curve.json").read_text())
     assert curve["lengths"] == list(range(8, 33, 8))
     assert len(curve["static_ms"]) == len(curve["dynamic_ms"]) == 4
+    assert {runtime.max_length for runtime in manifest.runtimes} <= set(curve["lengths"])
     assert (folder / "latency_curve.png").read_bytes()[:4] == b"\x89PNG"
     assert manifest.max_length == 32
     assert {"latency_curve.png", "latency_curve.json"} <= {file.path for file in manifest.files}
+
+
+def test_static_runtimes_for_short_inputs_beside_a_dynamic_one(
+    write_spec: WriteSpec, tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The measurements are replaced, since which form is faster depends on the machine; the rest is real."""
+    grid = (8, 16, 24, 32, 40, 48, 56, 64)
+    static = tuple(0.2 + length / 64 for length in grid)
+    dynamic = tuple(each + (0.3 if length <= 16 else -0.1) for each, length in zip(static, grid, strict=True))
+    curve = choices.Curve(lengths=grid, static_ms=static, dynamic_ms=dynamic)
+    monkeypatch.setattr(choices, "_measure_curve", lambda *_: curve)
+    means = {"dynamic": 3.0, "mixed": 1.0, "static": 2.0}
+    monkeypatch.setattr(choices, "mean_latencies", lambda forms, *_: {form: means[form] for form in forms})
+    spec_file = write_spec(lengths="auto", form="auto", max_batch=2)
+    report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+    folder, manifest = _latest(tmp_path / "r")
+    assert report.form == manifest.form == "mixed"
+    assert [(each.max_length, each.dynamic) for each in manifest.runtimes[:1]] == [(16, False)]
+    assert all(each.dynamic for each in manifest.runtimes[1:])
+    assert manifest.static_upto == 16
+    assert [trial.verdict for trial in manifest.trials if trial.choice == "form"] == ["slower", "chosen", "slower"]
+    model = open_model(folder)
+    source = AutoModelForSequenceClassification.from_pretrained(tiny).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    for words, padded in ((2, 16), (14, 16), (20, 22)):
+        inputs = tokenizer(" ".join(["good"] * words), return_tensors="pt")
+        ids = inputs["input_ids"][0].numpy()
+        runtime = next(at for at, each in enumerate(manifest.runtimes) if each.max_length >= len(ids))
+        assert padded_length(manifest, runtime, len(ids)) == padded
+        row = TokenRow(ids, np.ones_like(ids), np.zeros_like(ids))
+        with torch.inference_mode():
+            expected = source(**inputs).logits[0].numpy()
+        np.testing.assert_allclose(model.run(0, runtime, [row])["logits"][0], expected, atol=1e-3)
 
 
 def test_auto_selects_the_most_precise_within_3_percent_of_the_fastest(write_spec: WriteSpec, tmp_path: Path) -> None:
@@ -162,7 +200,8 @@ def test_samples_and_labels_of_the_spec(write_spec: WriteSpec, tmp_path: Path) -
         ({"labels": ["yes", "no"]}, "expected 3 labels, one per class of the model, got 2"),
         ({"engine": "torch", "precision": "int8"}, "engine torch does not support int8 on a cpu"),
         ({"model": "./nothing"}, "there is no folder"),
-        ({"samples": "nothing.txt"}, "there is no file"),
+        ({"samples": "nothing.txt"}, "field 'samples': there is no file"),
+        ({"lengths_like": "nothing.txt"}, "field 'lengths_like': there is no file"),
     ],
 )
 def test_a_spec_that_cannot_be_built_is_refused(
@@ -181,7 +220,7 @@ def test_a_model_without_a_trained_head_is_refused(tmp_path: Path, tiny: Path, w
     shutil.copytree(tiny, headless)
     AutoModel.from_pretrained(tiny).save_pretrained(headless)
     spec_file = write_spec(model=str(headless))
-    with pytest.raises(InvalidArgument, match=r"it is a model without a head: .* has no classifier \(BertModel\)"):
+    with pytest.raises(InvalidArgument, match=r"leave it open \(found BertModel\); set task to embedding"):
         build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
     # A configuration of a classifier does not add its weights.
     shutil.copy(tiny / "config.json", headless)

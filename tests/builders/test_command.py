@@ -16,6 +16,8 @@ from tests.tabi.builders.command import tidal_build as build_here
 from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo.report import ArloReport
 
+pytestmark = pytest.mark.builds
+
 WriteSpec = Callable[..., Path]
 
 
@@ -94,10 +96,10 @@ def test_only_builds_the_named_specs(write_spec: WriteSpec, tmp_path: Path) -> N
 
 
 def test_a_missed_tolerance_exits_3_and_reports_the_error(write_spec: WriteSpec, tmp_path: Path) -> None:
-    done = build_here(write_spec(precision="bf16", tolerance=1e-6), "--repository", tmp_path / "r")
+    done = build_here(write_spec(tolerance=1e-9), "--repository", tmp_path / "r")
     assert done.code == 3, done.stderr
     assert "not published" in done.stdout
-    assert "exceeds the tolerance 1e-06 by a factor of" in done.stdout
+    assert "exceeds the tolerance 1e-09 by a factor of" in done.stdout
     assert ModelEntry(tmp_path / "r/tiny").versions() == []
     assert not (tmp_path / "r/tiny/config.pbtxt").exists()
 

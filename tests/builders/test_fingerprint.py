@@ -36,6 +36,6 @@ def test_only_libraries_of_the_engine_are_ingredients(
     for module in ("plan", "workers"):
         monkeypatch.setattr(f"tidal_builders.arlo.{module}.choose_device", lambda kind, wanted: "gpu")
     monkeypatch.setattr("tidal.device.here", lambda kind: Device(kind="gpu", name="Some GPU", features=()))
-    found = arlo_ingredients(spec(engine=engine), tmp_path, None)
+    found = arlo_ingredients(spec(engine=engine), tmp_path, "classification", None, None)
     names = {name.removeprefix("library ") for name in found if name.startswith("library ")}
     assert names == {"torch", "transformers", "tokenizers", "numpy", *own}

@@ -12,7 +12,7 @@ from tritonclient.grpc import model_config_pb2
 
 from tidal.arlo.manifest import ArloManifest
 from tidal.device import Device
-from tidal.engine_model.manifest import ExtraOutput, Runtime, load_engine_manifest
+from tidal.engine_model.manifest import ExtraOutput, MainOutput, Runtime, load_engine_manifest
 from tidal.manifest import MANIFEST_FILE, FileRecord, Source, TokenizerInfo, Verification, sha256_file
 from tidal.profiles import LatencyProfile
 from tidal.repository.config import instance_count, read_config, with_instances
@@ -49,6 +49,7 @@ def make_front(folder: Path, files: Sequence[str], tokenizer: Path | None = None
             Runtime(max_length=length, file=file, dynamic=False, max_batch=max_batch)
             for length, file in zip(LENGTHS, files, strict=True)
         ),
+        main_output=MainOutput(width=2),
         extra_outputs=(ExtraOutput(name="attention_received", per_token=True),),
         verification=Verification(samples=1, max_abs_error=0.0, tolerance=1e-3, argmax_agreement=1.0),
         profile=LatencyProfile(

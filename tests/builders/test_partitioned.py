@@ -27,6 +27,8 @@ from tidal_builders.arlo.runtimes import default_instances, publish_with_runtime
 from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.specs import load_spec
 
+pytestmark = pytest.mark.builds
+
 CORES = 3
 
 

@@ -12,10 +12,7 @@ from transformers import BertConfig
 
 from tests.tabi.builders.command import tidal_build
 from tidal.errors import InvalidArgument
-from tidal.repository.config import read_config
 from tidal.repository.entries import ModelEntry
-from tidal_builders.arlo.config import config_pbtxt
-from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.foreign.recognise import DECODERS, ENCODERS, SINGLE_LABEL, SINGLE_OUTPUT, recognise, require
 
 SMALL: dict[str, Any] = {
@@ -109,13 +106,7 @@ def test_the_sets_of_accepted_tasks_are_consistent() -> None:
 @pytest.mark.parametrize(
     ("kind", "task", "message"),
     [
-        ("arlo", "regression", "a cross-encoder or another regression: it gives a score.*num_labels 1"),
-        ("arlo", "multi_label", "a multi-label classifier.*problem_type multi_label_classification"),
-        ("arlo", "token_classification", r"a token classifier \(named entities.*BertForTokenClassification"),
-        ("arlo", "question_answering", "an extractive question-answering model.*spans are not served yet"),
-        ("arlo", "fill_mask", "a pre-trained fill-mask model.*BertForMaskedLM.*fine-tune one from it"),
-        ("arlo", "embedding", r"an embedding model \(sentence-transformers\).*embeddings are not served yet"),
-        ("arlo", "encoder", "a model without a head.*BertModel"),
+        ("arlo", "multiple_choice", "a multiple-choice model.*choices are not served yet"),
         ("arlo", "text_generation", "a decoder: it generates text.*GPT2LMHeadModel.*kind 'flover' serves decoders"),
         ("arlo", "seq2seq", "a sequence-to-sequence model.*T5ForConditionalGeneration"),
         ("arlo", "vision", "a vision model.*kind 'otas' serves"),
@@ -144,27 +135,3 @@ def test_the_error_of_a_refused_model_names_its_task(
 @pytest.mark.parametrize("task", ["token_classification", "multi_label", "fill_mask", "embedding", "regression"])
 def test_encoders_of_other_tasks_can_be_bases(models: Path, task: str) -> None:
     assert require(models / task, ENCODERS, "pets").task == task
-
-
-def test_the_config_of_a_regression_declares_no_label(tmp_path: Path) -> None:
-    spec = ArloSpec(kind="arlo", name="score", model="./m")
-    for classes, names in (
-        (True, {"logits", "probabilities", "label", "max_length"}),
-        (False, {"logits", "max_length"}),
-    ):
-        (tmp_path / "config.pbtxt").write_text(config_pbtxt(spec, None, classes=classes))
-        assert {each["name"] for each in read_config(tmp_path)["output"]} == names
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("tokenizer_config.json", '{"chat_template": "{{ messages }}"}'),
-        ("chat_template.jinja", "{{ messages }}"),
-        ("chat_template.json", '{"chat_template": "{{ messages }}"}'),
-    ],
-)
-def test_a_chat_template_is_detected(tmp_path: Path, name: str, content: str) -> None:
-    assert not recognise(tmp_path).chat_template
-    (tmp_path / name).write_text(content)
-    assert recognise(tmp_path).chat_template

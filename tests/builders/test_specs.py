@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tidal.errors import InvalidArgument, Unsupported
 from tidal_builders.arlo.plan import plan_arlo
+from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.specs import load_spec, parse_spec, spec_schema
 
 GOOD = {"kind": "arlo", "name": "m", "model": "org/model"}
@@ -100,3 +102,18 @@ def test_an_engine_that_this_machine_lacks_is_refused_before_the_build(tmp_path:
     with pytest.raises(InvalidArgument, match="field 'device': engine openvino runs on cpu, not on gpu"):
         plan_arlo(spec.model_copy(update={"engine": "openvino", "device": "gpu"}), tmp_path, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fields", "plans"),
+    [
+        ({}, "shared"),
+        ({"placement": "partitioned"}, "separate"),
+        ({"placement": "partitioned", "tensorrt": {"workspace_mb": 64}}, "separate"),
+        ({"placement": "partitioned", "tensorrt": {"plans": "shared"}}, "shared"),
+    ],
+)
+def test_runtimes_in_processes_of_their_own_have_plans_of_their_own(fields: dict[str, Any], plans: str) -> None:
+    spec = parse_spec({"kind": "arlo", "name": "m", "model": "m", "engine": "tensorrt", **fields}, "s.yaml")
+    assert isinstance(spec, ArloSpec)
+    assert spec.plan_options.plans == plans

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tidal.triton.coded_errors import with_code
 from tidal_client.errors import InvalidArgument, ServerError, from_coded, from_stream
 from tidal_client.errors import NotFound as ClientNotFound
 from tidal_client.errors import Unavailable as ClientUnavailable
-from tidal_client.generation import generation_request, read_generated
+from tidal_client.generation import chat_request, generation_request, read_generated
 from tidal_client.options import request_parameters
 
 
@@ -69,6 +70,56 @@ def test_texts_of_several_prompts() -> None:
     assert (second.index, second.text, second.tokens, second.finish_reason) == (1, "c", (3,), "eos")
     (part,) = read_generated({"index": np.array([1]), "token_ids": np.array([7, 8])})
     assert (part.index, part.tokens) == (1, (7, 8))
+
+
+def test_messages_are_json() -> None:
+    messages = [{"role": "user", "content": "naïve"}]
+    request = chat_request("m", messages, tools=({"name": "f"},), stream=True, request_id="7", options={"n": 2})
+    assert json.loads(request.inputs["messages"][0]) == messages
+    assert json.loads(request.inputs["tools"][0]) == [{"name": "f"}]
+    assert (request.inputs["stream"].tolist(), request.parameters) == ([True], {"n": 2, CODED_ERRORS: True})
+    for wrong in ("hi", ["hi"], [{"role": {1}}], 5, None):
+        with pytest.raises(InvalidArgument, match="messages: expected a list of mappings"):
+            chat_request("m", wrong, tools=None, stream=False, request_id="", options={})  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="tools: expected a list of mappings"):
+        chat_request("m", messages, tools="f", stream=False, request_id="", options={})  # type: ignore[arg-type]
+
+
+def test_log_probabilities_of_several_texts() -> None:
+    both = {
+        "index": np.array([0, 1]),
+        "token_ids": np.array([1, 2, 3]),
+        "generated_tokens": np.array([2, 1]),
+        "logprobs": np.array([-1.0, -2.0, -3.0], np.float32),
+        "top_token_ids": np.array([[1, 9], [8, 2], [3, 4]]),
+        "top_logprobs": np.array([[-1.0, -4.0], [-0.5, -2.0], [-3.0, -5.0]], np.float32),
+    }
+    first, second = read_generated(both)
+    assert (first.logprobs, second.logprobs) == ((-1.0, -2.0), (-3.0,))
+    assert first.top_logprobs == ({1: -1.0, 9: -4.0}, {8: -0.5, 2: -2.0})
+    assert second.top_logprobs == ({3: -3.0, 4: -5.0},)
+
+
+OPTIONS: dict[str, Any] = {
+    "min_p": 0.5, "presence_penalty": -1.5, "frequency_penalty": 2, "n": 3, "best_of": 4, "min_tokens": 0,
+    "ignore_eos": True, "echo": False, "logprobs": True, "top_logprobs": 20, "guided_regex": "a+",
+    "guided_grammar": 'start: "a"', "guided_json": {"type": "object", "properties": {"ü": {}}},
+    "chat_template_kwargs": {"a": [1, None]}, "guided_choice": ("yes", '"no"'), "stop_token_ids": (5, 6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_arrive_unchanged(name: str) -> None:
+    assert getattr(parse_options(request_parameters({name: OPTIONS[name]})), name) == OPTIONS[name]
+
+
+def test_biases_arrive_unchanged() -> None:
+    sent = request_parameters({"logit_bias": {np.int64(5): -2, 7: 0.5}})
+    assert parse_options(sent).logit_bias == ((5, -2.0), (7, 0.5))
+    for name, wrong in {"logit_bias": [1], "stop_token_ids": [0.5], "guided_choice": "yes", "guided_json": "{}",
+                        "ignore_eos": 1}.items():  # fmt: skip
+        with pytest.raises(InvalidArgument, match=f"option '{name}': expected"):
+            request_parameters({name: wrong})
 
 
 @pytest.mark.parametrize("value", [True, False, "never"])

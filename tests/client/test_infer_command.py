@@ -110,3 +110,74 @@ def test_help_is_a_manual() -> None:
     done = _infer("--help")
     for part in ("Examples", "Exit codes", "--latency-ms", "--json", "standard input"):
         assert part in done.stdout
+
+
+def _cells(done: Any) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if line[:1] == "│"]
+
+
+# Tables of models that do not classify: arguments, and the cells without the latency.
+_TABLES = {
+    "embedder": (["-t", "a", "--dimensions", "1"], [["a", "1", "1", "-1"]]),
+    "marker": (
+        ["-t", "Oslo 🌊 Lima", "-t", "none"],
+        [
+            ["Oslo 🌊 Lima", "Oslo", "NAME", "0.500", "0", "4"],
+            ["", "Lima", "NAME", "0.500", "7", "11"],
+            ["none", *[""] * 5],
+        ],
+    ),
+    "answerer": (
+        ["-t", "Lima or Oslonia", "-p", "Oslonia and Lima", "--top-k", "2"],
+        [["Lima or Oslonia | Oslonia and Lima", "Oslonia", "0.070", "0", "7"], ["", "Lima", "0.040", "12", "16"]],
+    ),
+    "filler": (["-t", "a [MASK]", "--top-k", "1"], [["a [MASK]", "1", "0", "0.500"]]),
+    "splade": (["-t", "ab"], [["ab", "2", "98: 49, 97: 48.5"]]),
+    "scorer": (["-t", "a", "-p", "four"], [["a | four", "4.0000"]]),
+    "labeler": (["-t", "four or", "--threshold", "0.3"], [["four or", "most", "0.500", ""]]),
+}
+
+
+@pytest.mark.parametrize("model", _TABLES)
+def test_each_kind_of_model_has_its_table(server: ProbeServer, model: str) -> None:
+    arguments, expected = _TABLES[model]
+    done = _infer(model, "--url", server.grpc, *arguments)
+    assert done.exit_code == 0, done.output
+    rows = _cells(done)
+    if model == "labeler":
+        assert rows[0].pop() == "four"
+    assert [row[:-1] for row in rows] == expected
+    assert float(rows[0][-1]) > 0
+
+
+def test_each_kind_of_model_has_its_json(server: ProbeServer) -> None:
+    def only(model: str, *arguments: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(_infer(model, "--url", server.grpc, "--json", *arguments).stdout)
+        assert found["milliseconds"] > 0
+        return found
+
+    assert only("embedder", "-t", "a", "--dimensions", "1")["embedding"] == [-1.0]
+    entity = {"label": "NAME", "score": 0.5, "start": 2, "end": 6, "text": "Lima"}
+    assert only("marker", "-t", "a Lima")["entities"] == [entity]
+    answer = {"text": "Lima", "score": 0.04, "start": 3, "end": 7}
+    assert only("answerer", "-t", "Lima", "-p", "to Lima")["answers"] == [answer]
+    assert only("filler", "-t", "[MASK]")["predictions"][0][0] == {"token": "0", "token_id": 0, "score": 0.5}
+    assert only("splade", "-t", "a")["weights"] == [48.5]
+    assert only("scorer", "-t", "a", "-p", "four")["score"] == 4.0
+    assert only("labeler", "-t", "considerable or")["labels"] == ["considerable"]
+
+
+def test_documents_are_ranked_for_a_query(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "documents.txt"
+    file.write_text("two\n[bold] three\na\n")
+    done = _infer("scorer", "--url", url, "--query", "q [red]", "--file", str(file))
+    assert done.exit_code == 0, done.output
+    assert "q [red] (" in done.stdout
+    ranked = [["1", "12.0000", "1", "[bold] three"], ["2", "3.0000", "0", "two"], ["3", "1.0000", "2", "a"]]
+    assert _cells(done) == ranked
+    found = _infer("scorer", "--url", url, "--query", "q", "-t", "a", "-t", "bb", "--json").stdout.splitlines()
+    assert json.loads(found[0]) == {"query": "q", "document": "bb", "index": 1, "score": 2.0}
+    refused = _infer("scorer", "--url", url, "--query", "q", "-t", "refuse")
+    assert (refused.exit_code, refused.stderr) == (1, "INVALID_ARG: documents[0] is empty; accepted: a text\n")
+    wrong = _infer("scorer", "--url", url, "--query", "q", "-t", "a", "-p", "b")
+    assert (wrong.exit_code, "cannot be combined" in wrong.stderr) == (2, True)

@@ -42,8 +42,8 @@ def test_both_sides_find_the_same_servers(runtime: Path) -> None:
         write_state(state(port))
     assert [each.http for each in running_servers()] == ["127.0.0.1:9000", "127.0.0.1:10000"]
     assert client_side.running_servers() == [
-        client_side.LocalServer("127.0.0.1:9000", "127.0.0.1:9001"),
-        client_side.LocalServer("127.0.0.1:10000", "127.0.0.1:10001"),
+        client_side.LocalServer("127.0.0.1:9000", "127.0.0.1:9001", metrics="127.0.0.1:1"),
+        client_side.LocalServer("127.0.0.1:10000", "127.0.0.1:10001", metrics="127.0.0.1:1"),
     ]
 
 

@@ -99,7 +99,7 @@ def test_errors_of_a_crashed_model(served: Served) -> None:
     with ThreadPoolExecutor() as pool:
         asked, seen = [pool.submit(ours, protocol) for protocol in PROTOCOLS], pool.submit(plain)
         errors = [error for each in asked for error in each.result()]
-    assert kinds(errors) <= set(RETRYABLE)
+    assert kinds(errors) <= set(RETRYABLE), errors
     assert kinds(errors) & {Unavailable}
     assert seen.result() <= {
         ("StatusCode.INTERNAL", "Stub process 'probe_0_0' is not healthy."),
@@ -224,7 +224,7 @@ def test_a_lost_connection_is_reported_and_restored(served: Served) -> None:
         ]
         for future in (*asked, *others):
             errors = future.result()
-            assert kinds(errors) <= set(RETRYABLE)
+            assert kinds(errors) <= set(RETRYABLE), errors
             assert "CONNECTION_FAILED" in {error.code for error in errors}
     for client in clients:
         client.close()

@@ -3,79 +3,73 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import grpc.aio
 import pytest
+from tritonclient.grpc import service_pb2 as messages
 
-from tidal_client.errors import InvalidArgument
+from tidal_client.errors import ConnectionFailed, InvalidArgument
 from tidal_client.generation import generation_request
-from tidal_client.transports import grpc
+from tidal_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 
 _REQUEST = generation_request("m", "too long", stream=True, request_id="", options={})
+_REFUSAL = messages.ModelStreamInferResponse(error_message="[INVALID_ARG] too long")
 
 
-class Refused:
-    """An error in a stream, like tritonclient's."""
+class Call:
+    """A stream of given responses; records its uses in order."""
 
-    def message(self) -> str:
-        return "[INVALID_ARG] too long"
-
-    def status(self) -> None:
-        return None
-
-
-class Responses:
-    """A stream that refuses its request and ends; records its uses in order."""
-
-    def __init__(self) -> None:
+    def __init__(self, *responses: Any) -> None:
+        self._responses = list(responses)
         self.seen: list[str] = []
 
-    def __aiter__(self) -> Responses:
-        return self
+    def __iter__(self) -> Iterator[Any]:
+        for response in self._responses:
+            self.seen.append("refused")
+            yield response
+        time.sleep(0.1)
+        self.seen.append("ended")
 
-    async def __anext__(self) -> tuple[None, Refused]:
-        self.seen.append("ended" if self.seen else "refused")
-        if self.seen[-1] == "ended":
-            raise StopAsyncIteration
-        return None, Refused()
+    async def read(self) -> Any:
+        self.seen.append("refused" if self._responses else "ended")
+        return self._responses.pop(0) if self._responses else grpc.aio.EOF
 
     def cancel(self) -> None:
         self.seen.append("cancelled")
 
 
-def test_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    responses = Responses()
+def ask(call: Call, *, awaited: bool) -> None:
+    """Read the whole stream of a transport whose stub starts the given call."""
+    stub = SimpleNamespace(ModelStreamInfer=lambda _requests: call)
 
-    async def ask() -> None:
-        transport = grpc.AsyncGrpcTransport("127.0.0.1:1")
-        monkeypatch.setattr(transport._client, "stream_infer", lambda _requests: responses)
+    async def ask_async() -> None:
+        transport = AsyncGrpcTransport("127.0.0.1:1")
+        transport._stub = stub
         async for _ in transport.stream(_REQUEST, 5.0):
             pass
 
+    if awaited:
+        asyncio.run(ask_async())
+    else:
+        transport = GrpcTransport("127.0.0.1:1")
+        transport._stub = stub
+        list(transport.stream(_REQUEST, 5.0))
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_refused_stream_is_read_to_its_end(awaited: bool) -> None:
+    call = Call(_REFUSAL)
     with pytest.raises(InvalidArgument, match="too long"):
-        asyncio.run(ask())
-    assert responses.seen == ["refused", "ended", "cancelled"]
+        ask(call, awaited=awaited)
+    # gRPC ignores the cancellation of an ended call.
+    assert call.seen == ["refused", "ended", "cancelled"]
 
 
-def test_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
-    cancelled: list[bool] = []
-
-    class Client:
-        def __init__(self, *_: Any, **__: Any) -> None: ...
-
-        def start_stream(self, callback: Callable[[None, Refused], None]) -> None:
-            self._callback = callback
-
-        def async_stream_infer(self, **_: Any) -> None:
-            self._callback(None, Refused())
-
-        def stop_stream(self, *, cancel_requests: bool) -> None:
-            cancelled.append(cancel_requests)
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr(grpc.triton, "InferenceServerClient", Client)
-    with pytest.raises(InvalidArgument, match="too long"):
-        list(grpc.GrpcTransport("127.0.0.1:1").stream(_REQUEST, 5.0))
-    assert cancelled == [False]
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_stream_without_a_last_response_is_a_broken_connection(awaited: bool) -> None:
+    with pytest.raises(ConnectionFailed, match="before its last response"):
+        ask(Call(), awaited=awaited)

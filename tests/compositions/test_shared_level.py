@@ -211,6 +211,7 @@ def offline(shared: SharedLevel, name: str, text: str, request_id: str) -> tuple
             read = prune_text(query.texts, query.spans, kept_words(query, importance, chosen.pruning))
 
 
+@pytest.mark.builds
 class TestBuild:
     def test_a_level_that_is_a_task_is_in_the_manifest(self, shared: SharedLevel) -> None:
         for name, (task, labels) in TASKS.items():
@@ -229,7 +230,9 @@ class TestBuild:
     @pytest.mark.server
     def test_the_overhead_is_measured_through_a_server(self, shared: SharedLevel, tmp_path: Path) -> None:
         spec = tmp_path / "reviews.yaml"
-        spec.write_text(yaml.safe_dump({**yaml.safe_load(shared.spec("reviews").read_text()), "latencies": "served"}))
+        # Whatever the machine's latencies are, a single level meets this target.
+        fields = {"latencies": "served", "target": {"accuracy": 0.5}}
+        spec.write_text(yaml.safe_dump({**yaml.safe_load(shared.spec("reviews").read_text()), **fields}))
         shutil.copytree(shared.repository, tmp_path / "r")
         assert shared.build(spec, tmp_path / "r").code == 0
         manifest = load_tabi_manifest(tmp_path / "r/reviews/2")

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.classifiers import build_classifier
 from testing.models import make_tiny_classifier
 from testing.serving import Served, serving
-from tidal_builders.arlo.build import build_arlo
-from tidal_builders.specs import parse_spec
 
 LENGTHS = (16, 32, 64)
 # Milliseconds of a query padded to each length, instead of this machine's profile: decisions depend on them.
@@ -22,12 +21,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with the partitioned model `tiny`, one instance of each runtime; not to be served itself."""
     folder = tmp_path_factory.mktemp("built")
     source = make_tiny_classifier(folder / "source", max_position=LENGTHS[-1])
-    spec = {"kind": "arlo", "name": "tiny", "model": str(source), "lengths": list(LENGTHS), "max_batch": 1}
-    build_arlo(
-        parse_spec({**spec, "placement": "partitioned", "slo_ms": 400}, "test"),
-        folder / "models",
-        spec_file=Path("tiny.yaml"),
-    )
+    fields = {"placement": "partitioned", "slo_ms": 400, "max_batch": 1}
+    build_classifier(folder / "models", source, lengths=list(LENGTHS), **fields)
     path = folder / "models" / "tiny" / "1" / "manifest.json"
     manifest = json.loads(path.read_text())
     profile = manifest["profile"]

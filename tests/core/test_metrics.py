@@ -49,3 +49,46 @@ def test_no_count_is_lost_between_threads() -> None:
         thread.join()
     assert counter.value == 20_000
     assert histogram.cumulative() == ([("1", 20_000), ("+Inf", 20_000)], 20_000, 10_000.0)
+
+
+def test_deferred_observations_are_read_with_the_samples() -> None:
+    metrics = Metrics("arlo")
+    counter = metrics.counter("words_total", "")
+    deferred = metrics.deferred("words", counter.inc)
+    deferred.add(2)
+    deferred.add(3)
+    assert counter.value == 0
+    assert [sample.value for sample in metrics.samples()] == [5]
+    assert [sample.value for sample in metrics.samples()] == [5]
+    assert metrics.deferred("words", counter.inc) is deferred
+    assert metrics.within("level", level="1").deferred("words", counter.inc) is not deferred
+
+
+def test_deferred_observations_are_recorded_once_by_any_number_of_threads() -> None:
+    metrics = Metrics("arlo")
+    seen = metrics.histogram("seen", "", buckets=(10.0,))
+    deferred = metrics.deferred("seen", seen.observe)
+
+    def work() -> None:
+        for _ in range(3000):
+            deferred.add(1.0)
+            if len(deferred) > 100:
+                deferred.flush()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    deferred.flush()
+    assert (seen.sum, len(deferred)) == (12000.0, 0)
+
+
+def test_deferred_observations_are_bounded() -> None:
+    metrics = Metrics("arlo")
+    counter = metrics.counter("words_total", "")
+    deferred = metrics.deferred("words", counter.inc)
+    for _ in range(10_000):
+        deferred.add(1)
+        assert len(deferred) < 4096
+    assert counter.value + len(deferred) == 10_000

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from testing.once import built_once
 from testing.serving import Served, serving
 from tests.deploy.otlp import Receiver, receiving
 from tests.deploy.project import ROOT
@@ -20,9 +22,13 @@ def everything_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the repository `models`, which has a tiny model of each system, and with `images`."""
     from tests.deploy import everything
 
-    folder = tmp_path_factory.mktemp("everything")
-    everything.publish_everything(folder)
-    everything.write_images(folder / "images")
+    def build(folder: Path) -> None:
+        folder.mkdir()
+        everything.publish_everything(folder, tmp_path_factory)
+        everything.write_images(folder / "images")
+
+    folder = tmp_path_factory.mktemp("everything") / "copy"
+    shutil.copytree(built_once(tmp_path_factory, "everything", build), folder)
     return folder
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
-from testing.cascades import LABELS, LARGE, MAX_LENGTH, SMALL, Cascades
+import pytest
+
+from testing.cascades import Cascades, built_levels
+from testing.classifiers import build_classifier
 from testing.decoders import write_decoder
 from testing.models import make_tiny_classifier
-from testing.pets import Base
-from testing.pets import build as build_base
+from testing.pets import tiny_base
 from testing.vision import publish_tiny
 from tests.otas.test_images import encoded, photo
-from tidal_builders.arlo.build import build_arlo
 from tidal_builders.flover.build import build_flover
 from tidal_builders.specs import parse_spec
 from tidal_client import Client, RequestError
@@ -28,12 +30,22 @@ TARGETS = (
 )
 
 
-def publish_everything(folder: Path) -> Path:
-    """Build the models into a repository; return its folder."""
+def publish_everything(folder: Path, temporary: pytest.TempPathFactory) -> Path:
+    """Write the models into a repository; return its folder.
+
+    Args:
+        folder: Folder of the repository and of the models' sources.
+        temporary: Factory of temporary folders of this worker, for models that tests share.
+    """
     repository = folder / "models"
-    _partitioned(folder, repository)
-    _cascade(folder, repository)
-    _encoder(folder, repository)
+    source = make_tiny_classifier(folder / "tiny", max_position=64)
+    build_classifier(repository, source, lengths=[16, 64], max_batch=1, placement="partitioned", slo_ms=400)
+    shutil.copytree(built_levels(temporary), repository, dirs_exist_ok=True)
+    Cascades(repository).publish(repository, MODELS["tabi"], 0.6)
+    base = tiny_base(temporary)
+    tasks = base.copy(repository, MODELS["pets"])
+    for kind in ("lora", "bitfit"):
+        base.add(tasks, kind, 0)
     vision = publish_tiny(folder / "otas")
     tasks = vision.copy(repository, MODELS["otas"])
     vision.add(tasks, "animals", 3)
@@ -62,30 +74,6 @@ def ask_wrongly(grpc: str) -> None:
             except RequestError:
                 continue
             raise AssertionError(f"{model} accepted an invalid request")
-
-
-def _partitioned(folder: Path, repository: Path) -> None:
-    source = make_tiny_classifier(folder / "tiny", max_position=64)
-    spec = {"kind": "arlo", "name": "tiny", "model": str(source), "lengths": [16, 64], "max_batch": 1}
-    parsed: Any = parse_spec({**spec, "placement": "partitioned", "slo_ms": 400}, "test")
-    build_arlo(parsed, repository, spec_file=Path("tiny.yaml"))
-
-
-def _cascade(folder: Path, repository: Path) -> None:
-    for name, layers, seed in ((SMALL, 1, 0), (LARGE, 2, 1)):
-        source = make_tiny_classifier(folder / name, layers=layers, labels=LABELS, max_position=MAX_LENGTH, seed=seed)
-        spec = {"kind": "arlo", "name": name, "model": str(source), "lengths": [16, MAX_LENGTH], "max_batch": 8}
-        parsed: Any = parse_spec({**spec, "outputs": ["logits", "attention_received"]}, "test")
-        build_arlo(parsed, repository, spec_file=Path(f"{name}.yaml"))
-    Cascades(repository).publish(repository, MODELS["tabi"], 0.6)
-
-
-def _encoder(folder: Path, repository: Path) -> None:
-    source = make_tiny_classifier(folder / "encoder", max_position=64)
-    base = Base(source, folder / "base", build_base(source, folder / "base", "base"))
-    tasks = base.copy(repository, MODELS["pets"])
-    for kind in ("lora", "bitfit"):
-        base.add(tasks, kind, 0)
 
 
 def _writer(folder: Path, repository: Path) -> None:

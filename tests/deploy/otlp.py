@@ -1,7 +1,8 @@
-"""A receiver of OpenTelemetry's spans (OTLP over HTTP, as JSON), as a collector is."""
+"""A receiver of OpenTelemetry's spans (OTLP over HTTP, as JSON or protobuf), as a collector is."""
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+JSON, PROTOBUF = "application/json", "application/x-protobuf"
 
 
 @dataclass(frozen=True)
@@ -34,9 +40,9 @@ class Receiver:
     _spans: list[Span] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, body: bytes) -> None:
+    def take(self, body: bytes, kind: str) -> None:
         found = []
-        for resource in json.loads(body)["resourceSpans"]:
+        for resource in (json.loads(body) if kind == JSON else _document(body))["resourceSpans"]:
             service = _values(resource["resource"]).get("service.name", "")
             found += [_span(service, each) for scope in resource["scopeSpans"] for each in scope["spans"]]
         with self._lock:
@@ -62,13 +68,14 @@ def receiving() -> Iterator[Receiver]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            right = self.path == "/v1/traces" and self.headers["Content-Type"] == "application/json"
+            kind = self.headers["Content-Type"]
+            right = self.path == "/v1/traces" and kind in (JSON, PROTOBUF)
             if right:
-                receiver.take(body)
+                receiver.take(body, kind)
             self.send_response(200 if right else 415)
             self.send_header("Content-Type", "application/json")
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(b"{}" if kind == JSON else b"")
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -82,6 +89,17 @@ def receiving() -> Iterator[Receiver]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    """A protobuf message in the form of OTLP's JSON, in which ids are hexadecimal."""
+    message = ExportTraceServiceRequest.FromString(body)
+    found = MessageToDict(message)
+    spans = [span for resource in found["resourceSpans"] for scope in resource["scopeSpans"] for span in scope["spans"]]
+    for span in spans:
+        for name in ("traceId", "spanId", "parentSpanId"):
+            span[name] = base64.b64decode(span.get(name, "")).hex()
+    return found
 
 
 def _span(service: str, span: dict[str, Any]) -> Span:

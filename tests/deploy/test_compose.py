@@ -15,8 +15,10 @@ from tests.deploy.project import ROOT, accepts, documents, pyproject
 from tidal.commands.serve import STATUS_PORT
 from tidal.server.process import KILL_AFTER_S
 from tidal.server.protection import MAX_INPUT_SIZE
+from tidal_gateway.api.routes import ROUTES
+from tidal_gateway.settings import PREFIX, Settings, read_settings
 
-OURS = ("triton", "controller", "load")
+OURS = ("triton", "controller", "gateway", "load")
 _VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
 
@@ -138,6 +140,20 @@ def test_the_controller_shares_what_it_discovers_the_server_by(services: dict[st
     assert folders == {"/srv/models", runtime}
 
 
+def test_the_gateway_reaches_the_server_and_is_probed(services: dict[str, Any]) -> None:
+    gateway, triton = services["gateway"], accepts(services["triton"]["command"])
+    given = {name: value for name, value in accepts(gateway["command"]).items() if name in Settings.model_fields}
+    settings = read_settings(given, {}, None)
+    assert settings.server == (f"triton:{triton['grpc_port']},status=triton:{STATUS_PORT}",)
+    assert settings.host == settings.metrics_host == "0.0.0.0"
+    assert {f"127.0.0.1:{port}:{port}" for port in (settings.port, settings.metrics_port)} == set(gateway["ports"])
+    assert gateway["healthcheck"]["test"][-1] == f"http://127.0.0.1:{settings.port}/health"
+    assert any(route.path == "/health" and route.open for route in ROUTES)
+    assert gateway["environment"] == [f"{PREFIX}KEYS"]
+    assert mounts(gateway, TIDAL_GATEWAY_FOLDER="/srv/gateway") == {"/srv/gateway": "/etc/tidal"}
+    assert float(gateway["stop_grace_period"].removesuffix("s")) > settings.exit_timeout_s + settings.drain_s
+
+
 def test_ports_are_bound_to_localhost(services: dict[str, Any]) -> None:
     for service in services.values():
         for port in service.get("ports", []):
@@ -182,6 +198,7 @@ def test_prometheus_scrapes_server_and_controller(services: dict[str, Any]) -> N
     assert targets == {
         "triton": [f"triton:{served['metrics_port']}"],
         "controller": [f"triton:{controlled['metrics_port']}"],
+        "gateway": [f"gateway:{Settings.model_fields['metrics_port'].default}"],
     }
     for file in config["rule_files"]:
         assert (ROOT / "deploy" / "prometheus" / file).is_file()
@@ -191,7 +208,7 @@ def test_prometheus_scrapes_server_and_controller(services: dict[str, Any]) -> N
 
 def test_a_given_repository_is_served_without_the_demo(services: dict[str, Any]) -> None:
     started = {name for name, service in services.items() if "profiles" not in service}
-    assert started == {"triton", "controller", "prometheus", "alertmanager", "grafana"}
+    assert started == {"triton", "controller", "gateway", "prometheus", "alertmanager", "grafana"}
     for name in started:
         needed = services[name].get("depends_on", {})
         for other, how in needed.items() if isinstance(needed, dict) else ():

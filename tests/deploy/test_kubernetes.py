@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -12,8 +13,12 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer
 from tests.deploy.custom_resources import problems
 from tests.deploy.project import ROOT, accepts, documents, pyproject, series
 from tidal.commands.serve import STATUS_PORT
+from tidal.errors import InvalidArgument
 from tidal.server.process import KILL_AFTER_S
 from tidal.server.protection import MAX_INPUT_SIZE
+from tidal_gateway.api.routes import ROUTES
+from tidal_gateway.keys.store import add_key
+from tidal_gateway.settings import Settings, read_settings
 
 FOLDER = "deploy/kubernetes"
 PLAIN = ("namespace", "storage", "serving", "network", "availability", "ingress", "autoscaling", "build")
@@ -69,6 +74,8 @@ def test_commands_are_those_of_the_code(containers: dict[str, Any], pod: dict[st
         "metrics": served["metrics_port"],
         "status": STATUS_PORT,
         "controller": accepts(containers["controller"]["args"])["metrics_port"],
+        "openai": Settings.model_fields["port"].default,
+        "openai-metrics": Settings.model_fields["metrics_port"].default,
     }
     waits = int(containers["triton"]["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] >= waits + served["exit_timeout"] + KILL_AFTER_S
@@ -98,6 +105,27 @@ def test_builds_are_of_the_code_and_on_the_machines_that_serve(pod: dict[str, An
 def test_probes_ask_the_status_endpoint(containers: dict[str, Any]) -> None:
     assert {name: containers["triton"][name]["httpGet"] | {"port": STATUS_PORT} for name in PROBES} == PROBES
     assert all(containers["triton"][name]["httpGet"]["port"] == "status" for name in PROBES)
+
+
+def test_the_gateway_needs_keys_and_reaches_the_server(
+    pod: dict[str, Any], containers: dict[str, Any], tmp_path: Path
+) -> None:
+    gateway, served = containers["gateway"], accepts(containers["triton"]["args"])
+    given = {name: value for name, value in accepts(gateway["args"]).items() if name in Settings.model_fields}
+    keys = given.pop("keys")
+    with pytest.raises(InvalidArgument, match="there are no keys"):
+        read_settings(given, {}, None)
+    add_key(tmp_path / keys.name, "me")
+    settings = read_settings({**given, "keys": tmp_path / keys.name}, {}, None)
+    assert settings.server == (f"127.0.0.1:{served['grpc_port']},status=127.0.0.1:{STATUS_PORT}",)
+    (mount,) = gateway["volumeMounts"]
+    assert str(keys.parent) == mount["mountPath"]
+    (volume,) = (each for each in pod["volumes"] if each["name"] == mount["name"])
+    assert volume["secret"] == {"secretName": "tidal-keys"}
+    waits = int(gateway["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > waits + settings.drain_s + settings.exit_timeout_s
+    paths = {gateway[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe")}
+    assert paths <= {route.path for route in ROUTES if route.open}
 
 
 def test_mounted_volumes_exist(pod: dict[str, Any], containers: dict[str, Any]) -> None:
@@ -157,7 +185,7 @@ def test_everything_selects_the_pods_of_the_deployment(deployment: dict[str, Any
     assert {port["port"] for rule in policy["ingress"] for port in rule["ports"]} == ports
     monitor = load("monitoring", "PodMonitor")["spec"]
     assert monitor["selector"]["matchLabels"] == labels
-    assert [end["port"] for end in monitor["podMetricsEndpoints"]] == ["metrics", "controller"]
+    assert [end["port"] for end in monitor["podMetricsEndpoints"]] == ["metrics", "controller", "openai-metrics"]
 
 
 def test_pods_are_spread_and_disrupted_one_at_a_time(deployment: dict[str, Any], pod: dict[str, Any]) -> None:
@@ -190,6 +218,7 @@ def test_the_ingress_leads_to_inference_alone() -> None:
                 named = [port["name"] for port in services[service["name"]]["spec"]["ports"]]
                 assert service["port"]["name"] in named
                 found.setdefault(service["port"]["name"], []).append((path["path"], path["pathType"]))
+    assert found["openai"] == [("/", "Prefix")]
     assert sorted(found["http"]) == [("/v2", "Exact"), ("/v2/health", "Prefix"), ("/v2/models", "Prefix")]
     methods = {path.removeprefix("/inference.GRPCInferenceService/") for path, kind in found["grpc"] if kind == "Exact"}
     assert len(methods) == len(found["grpc"])

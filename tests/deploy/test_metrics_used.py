@@ -154,10 +154,10 @@ def test_every_query_selects_by_the_variables() -> None:
 def test_the_server_and_its_controller_are_one_instance() -> None:
     (config,) = documents("deploy/prometheus/prometheus.yml")
     labels = [job["static_configs"][0]["labels"] for job in config["scrape_configs"]]
-    assert labels == [{"instance": "triton"}] * 2
+    assert labels == [{"instance": "triton"}] * 3
     monitor, _ = documents("deploy/kubernetes/monitoring.yaml")
     relabelled = [end["relabelings"] for end in monitor["spec"]["podMetricsEndpoints"]]
-    assert relabelled == [[{"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "instance"}]] * 2
+    assert relabelled == [[{"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "instance"}]] * 3
 
 
 def test_panels_do_not_overlap_and_stay_inside() -> None:

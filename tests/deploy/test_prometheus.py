@@ -117,6 +117,7 @@ def started(folder: Path, addresses: dict[str, str]) -> Iterator[Prometheus]:
     shutil.copytree(ROOT / "deploy" / "prometheus", folder / "config")
     (config,) = documents("deploy/prometheus/prometheus.yml")
     config["global"]["scrape_interval"] = "1s"
+    config["scrape_configs"] = [job for job in config["scrape_configs"] if job["job_name"] != "gateway"]
     for job in config["scrape_configs"]:
         for each in job["static_configs"]:
             each["targets"] = [addresses[target] for target in each["targets"]]
@@ -154,7 +155,7 @@ def test_alerts_are_evaluated_and_nothing_is_down(prometheus: Prometheus) -> Non
     def rules() -> list[Any]:
         return [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
 
-    assert until(lambda: all(rule["health"] == "ok" for rule in rules()), 40)
+    assert until(lambda: all(rule["health"] == "ok" for rule in rules()))
     (written,) = documents("deploy/prometheus/alerts.yml")
     assert [rule["name"] for rule in rules()] == [rule["alert"] for rule in written["groups"][0]["rules"]]
     (down,) = (rule for rule in rules() if rule["name"] == "TidalServerDown")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,21 +17,34 @@ import torch
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as messages
 from typer.testing import CliRunner
 
 import tidal.pets.kinds
+from testing.models import make_tiny_classifier
 from testing.small_base import dense, random_task, small_base
 from tests.docs.blocks import blocks_of
 from tests.docs.pages import ROOT
 from tests.pets.policies.test_batching import any_pool, any_tables
 from tests.tabi.builders.command import tidal_build
+from tidal.encoder_tasks import TASKS, task_entry
 from tidal.engines import Artifact, compile_engine, open_engines
 from tidal.engines.entries import ENGINES
 from tidal.pets.kinds.kind import find_kind, kinds
 from tidal.pets.kinds.stored import read_terms, write_terms
 from tidal.pets.tasks.folder import load_task
 from tidal.tasks.stored import Storage
+from tidal_builders.arlo.source import load_source
+from tidal_builders.arlo.spec import ArloSpec
+from tidal_builders.encoder_tasks.detect import choose_task
+from tidal_builders.encoder_tasks.entries import BUILD_TASKS
+from tidal_builders.encoder_tasks.prepared import PrepareOptions
 from tidal_builders.kinds import KINDS
+from tidal_gateway.api.request import ApiRequest
+from tidal_gateway.description import openapi
+from tidal_gateway.edge.exchange import Exchange
+from tidal_gateway.settings import Settings
+from tidal_gateway.upstream.models import ModelFacts
 
 PAGE = ROOT / "docs" / "extending.md"
 
@@ -70,6 +84,25 @@ def test_an_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ENGINES.pop("scripted", None)
 
 
+def test_a_task_of_encoders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    head, entries = examples("A task of encoders")
+    module_of(head, "tidal.encoder_tasks.rating", monkeypatch)
+    source = make_tiny_classifier(tmp_path / "source", labels=("one", "two", "three", "four"))
+    try:
+        exec(compile(entries, str(PAGE), "exec"), {})
+        assert choose_task(source, "auto", "arlo") == "classification"
+        assert ArloSpec(kind="arlo", name="m", model="./m", task="rating").task == "rating"
+        loaded = load_source(source, choose_task(source, "rating", "arlo"), PrepareOptions())
+        row = {name: np.asarray(loaded.tokenizer("a good film")[name]) for name in loaded.tokenizer.model_input_names}
+        logits = loaded.outputs(row, attention=False)["logits"]
+        batch = task_entry("rating").open_head({}, loaded.prepared.labels).batch({"logits": logits[None]})
+        powers = np.exp(logits.astype(np.float64))
+        assert batch["rating"][0, 0] == pytest.approx((powers * [1, 2, 3, 4]).sum() / powers.sum(), rel=1e-5)
+    finally:
+        TASKS.pop("rating", None)
+        BUILD_TASKS.pop("rating", None)
+
+
 def test_a_pet_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (module,) = examples("A PET kind")
     (tmp_path / "adalora.py").write_text(module)
@@ -79,7 +112,7 @@ def test_a_pet_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         base = small_base()
         terms = random_task("lora", base)
         kind = find_kind("adalora")
-        found = read_terms(kind, write_terms(kind, terms, base, Storage()), terms.head.labels, base)
+        found = read_terms(kind, write_terms(kind, terms, base, Storage()), terms.head, base)
         for path, change in terms.linear.items():
             shape = base.linear[path].shape
             restored = dense(found.linear[path].delta, shape)
@@ -146,3 +179,33 @@ def test_a_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [str(tmp_path / "models")])
     assert (done.exit_code, done.stdout) == (0, "5\n")
     assert CliRunner().invoke(app, [str(tmp_path / "none")]).exit_code == 1
+
+
+def test_an_api_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example's function answers a request over a model that counts the words of each row."""
+    (code,) = examples("An API route")
+    module = module_of(code, "tidal_gateway.api.counting", monkeypatch)
+    facts = ModelFacts("m", ("1",), {}, {"input_tokens": ("INT32", (-1, 1))}, max_rows=64)
+
+    class WordCounter:
+        async def model(self, name: str) -> ModelFacts:
+            return facts
+
+        async def infer(self, outgoing: Any) -> Any:
+            length, texts = outgoing.message.raw_input_contents[0], []
+            while length:
+                size = int.from_bytes(length[:4], "little")
+                texts.append(length[4 : 4 + size])
+                length = length[4 + size :]
+            answer = messages.ModelInferResponse()
+            answer.outputs.add(name="input_tokens", datatype="INT32", shape=[len(texts), 1])
+            answer.raw_output_contents.append(np.array([len(each.split()) for each in texts], np.int32).tobytes())
+            return answer
+
+    gateway: Any = SimpleNamespace(pool=WordCounter(), settings=Settings())
+    body = json.dumps({"model": "m", "input": ["a b", "c"]}).encode()
+    exchange = Exchange("id", "POST", "/v1/count", "")
+    answer = asyncio.run(module.COUNT.answer(ApiRequest(gateway, exchange, None, {}, body, {})))
+    assert json.loads(answer.content) == {"tokens": [2, 1]}
+    assert exchange.input_tokens == 3
+    assert "/v1/count" in openapi([module.COUNT])["paths"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import json
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -18,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 CLASSES = 3
+# Bytes of intermediate results of the first profile; every further one needs as many more.
+SCRATCH = 100
 Work = Callable[[], object]
 
 
@@ -136,13 +139,26 @@ class ILogger:
 
 
 class Context:
-    """An execution context: it stores shapes and addresses and computes `sums` of the inputs there."""
+    """An execution context: it stores shapes and addresses and computes `sums` of the inputs there.
+
+    As in TensorRT, captured work is valid only while its context exists and has the shapes that it was captured with.
+    """
 
     def __init__(self, gpu: Gpu, plan: dict[str, Any]) -> None:
         self.gpu, self.plan = gpu, plan
         self.profile = 0
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.addresses: dict[str, int] = {}
+        self.scratch: tuple[int, int] | None = None
+
+    def set_device_memory(self, address: int, size: int) -> None:
+        assert size >= self.plan_bytes
+        assert len(self.gpu.memory[address]) >= size
+        self.scratch = address, size
+
+    @property
+    def plan_bytes(self) -> int:
+        return SCRATCH * (self.profile + 1)
 
     def set_optimization_profile_async(self, profile: int, _stream: int) -> bool:
         self.profile = profile
@@ -164,12 +180,16 @@ class Context:
         return True
 
     def execute_async_v3(self, stream: int) -> bool:
-        shapes = dict(self.shapes)
+        shapes, alive = dict(self.shapes), weakref.ref(self)
+        assert self.scratch is not None
 
         def work() -> None:
-            inputs = {n: self.gpu.array(self.addresses[n], shapes[n], "int64") for n in self.plan["inputs"]}
+            context = alive()
+            assert context is not None, "the context of the work is closed"
+            assert context.shapes == shapes, f"captured at {shapes}, but the context has {context.shapes} now"
+            inputs = {n: context.gpu.array(context.addresses[n], shapes[n], "int64") for n in context.plan["inputs"]}
             rows = shapes["input_ids"][0]
-            self.gpu.array(self.addresses["logits"], (rows, CLASSES), "float32")[:] = sums(inputs)
+            context.gpu.array(context.addresses["logits"], (rows, CLASSES), "float32")[:] = sums(inputs)
 
         self.gpu.streams[stream].put(work)
         return True
@@ -193,13 +213,16 @@ class Engine:
     def get_tensor_shape(self, _name: str) -> list[int]:
         return [-1, CLASSES]
 
+    def get_device_memory_size_for_profile_v2(self, profile: int) -> int:
+        return SCRATCH * (profile + 1)
+
     def get_tensor_profile_shape(self, name: str, profile: int) -> list[list[int]]:
         bounds = self.plan["profiles"][profile][name]
         low, high = [low for low, _ in bounds], [high for _, high in bounds]
         return [low, high, high]
 
     def create_execution_context(self, strategy: str) -> Context:
-        assert strategy == "on profile change"
+        assert strategy == "user managed"
         return Context(self.gpu, self.plan)
 
 
@@ -232,6 +255,6 @@ def tensorrt(gpu: Gpu) -> Any:
         Runtime=Runtime,
         DataType=SimpleNamespace(FLOAT="float", INT64="int64", INT32="int32"),
         TensorIOMode=SimpleNamespace(INPUT="input"),
-        ExecutionContextAllocationStrategy=SimpleNamespace(ON_PROFILE_CHANGE="on profile change"),
+        ExecutionContextAllocationStrategy=SimpleNamespace(USER_MANAGED="user managed"),
         HardwareCompatibilityLevel=SimpleNamespace(NONE=0, AMPERE_PLUS=1, SAME_COMPUTE_CAPABILITY=2),
     )

@@ -124,6 +124,15 @@ def test_errors_contain_tensorrts_reason(trt: TensorRt, tmp_path: Path) -> None:
         specialise(tmp_path, 8)
     parser.parse_from_file.return_value = True
     trt.builder.build_serialized_network.return_value = None
+    trt.network.get_input.side_effect = trt.tensors * 3
     with pytest.raises(Internal, match=r"cannot build a plan from .*model.onnx: no reason was logged"):
+        specialise(tmp_path, 8)
+    # TensorRT keeps the first logger of a process: it must be that of all later builds, too.
+    first, second = (call.args[0] for call in trt.module.Builder.call_args_list[:2])
+    assert first is second
+    first.log(ILogger.Severity.ERROR, "no kernel\n for Foo")
+    with pytest.raises(Internal, match=r"model.onnx: no kernel for Foo$"):
+        specialise(tmp_path, 8)
+    with pytest.raises(Internal, match=r"no reason was logged"):
         specialise(tmp_path, 8)
     assert not list(tmp_path.glob("*.plan"))

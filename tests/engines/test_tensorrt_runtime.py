@@ -17,7 +17,7 @@ from tests.engines.support import make_batch
 from tidal import device
 from tidal.device import Device
 from tidal.engines import Artifact
-from tidal.engines.plan_profiles import fixed_dimensions, profiles_for, serving
+from tidal.engines.plan_profiles import fixed_dimensions, holds, profiles_for, serving
 from tidal.errors import InvalidArgument, Unavailable
 
 NAMES = ("input_ids", "attention_mask")
@@ -91,14 +91,17 @@ def test_any_layout_of_memory_is_read(runtime: Any, plan: Path) -> None:
     np.testing.assert_array_equal(engine.run(fortran)["logits"], sums(inputs))
 
 
-def test_a_shape_is_captured_once_and_only_used_bytes_are_copied(runtime: Any, plan: Path, gpu: Gpu) -> None:
+def test_all_shapes_are_captured_before_the_first_run_and_only_used_bytes_are_copied(
+    runtime: Any, plan: Path, gpu: Gpu
+) -> None:
     (engine,) = opened(runtime, plan, 8)
+    assert (gpu.captures, gpu.launches) == (MAX_BATCH, 0)
     engine.run(batch(2, 8))
     engine.run(batch(1, 8))
-    assert (gpu.captures, gpu.launches) == (2, 2)
+    assert (gpu.captures, gpu.launches) == (MAX_BATCH, 2)
     gpu.copied.clear()
     engine.run(batch(2, 8, seed=1))
-    assert (gpu.captures, gpu.launches) == (2, 3)
+    assert (gpu.captures, gpu.launches) == (MAX_BATCH, 3)
     assert gpu.copied == [("in", 2 * 8 * 8)] * 2 + [("out", 2 * CLASSES * 4)]
 
 
@@ -120,7 +123,7 @@ def test_an_input_that_stays_on_the_device_is_read_there(runtime: Any, tmp_path:
     artifact = Artifact("tensorrt", path, "fp32", fixed, "gpu")
     before = len(gpu.memory)
     engine = runtime.open_resident(artifact, {"attention_mask": bank.device})
-    assert len(gpu.memory) == before + 2 * 2  # both sides of the ids and of the logits
+    assert len(gpu.memory) == before + 2 * 2 + 1  # both sides of the ids and of the logits, intermediate results
     assert [spec.name for spec in engine.inputs] == ["input_ids"]
     for seed in range(3):
         ids = batch(1 + seed, 8, seed)["input_ids"]
@@ -145,7 +148,7 @@ def test_engines_of_a_file_share_its_weights_and_each_has_a_stream(runtime: Any,
 def test_memory_is_allocated_once_and_freed_with_the_engine(runtime: Any, plan: Path, gpu: Gpu) -> None:
     engines = opened(runtime, plan, 8, contexts=2)
     held = len(gpu.memory)
-    assert held == 2 * 2 * 3  # engines, sides, tensors
+    assert held == 2 * (2 * 3 + 1)  # engines, sides, tensors, intermediate results of all contexts of an engine
     for engine in engines:
         for rows in (1, 2, 4):
             engine.run(batch(rows, 8))
@@ -192,6 +195,30 @@ def test_an_input_without_a_batch_keeps_its_first_dimension() -> None:
     assert [p["bank"] for p in made] == [((100, 100), (16, 16))] * 2
     assert [p["input_ids"][0] for p in made] == [(1, 1), (2, 4)]
     assert fixed_dimensions(made) == {"input_ids": (-1, 8), "bank": (100, 16)}
+
+
+def test_a_dynamic_length_has_profiles_for_each_band() -> None:
+    made = [p["input_ids"] for p in profiles_for(shapes((1, 100)))]
+    bands = [(1, 32), (33, 64), (65, 100)]
+    assert made == [(batch, band) for band in bands for batch in ((1, 1), (2, MAX_BATCH))]
+    assert [p["input_ids"][1] for p in profiles_for(shapes((40, 64), max_batch=1))] == [(40, 64)]
+    for length in range(1, 101):
+        for rows in range(1, MAX_BATCH + 1):
+            batch = dict.fromkeys(NAMES, (rows, length))
+            assert sum(holds(profile, batch) for profile in profiles_for(shapes((1, 100)))) == 1
+    # Prompts of several sizes beside tokens of several lengths have no band in common.
+    mixed = {"input_ids": ((1, 4), (1, 100)), "prompts": ((1, 4), (2, 3))}
+    assert [p["input_ids"][1] for p in profiles_for(mixed)] == [(1, 100)] * 2
+
+
+def test_long_inputs_of_a_dynamic_plan_use_the_profile_of_their_band(runtime: Any, tmp_path: Path, gpu: Gpu) -> None:
+    path = tmp_path / "long.plan"
+    path.write_bytes(write_plan(NAMES, profiles_for(shapes((1, 100)))))
+    (engine,) = opened(runtime, path, (1, 100))
+    for rows, length in ((1, 100), (3, 7), (2, 64), (1, 33)):
+        inputs = batch(rows, length, seed=length)
+        np.testing.assert_array_equal(engine.run(inputs)["logits"], sums(inputs))
+    assert gpu.captures == 0
 
 
 def test_shapes_are_served_by_profiles_built_for_them() -> None:

@@ -26,8 +26,9 @@ cache_dir = {cache}
 
 [mypy-tensorrt]
 ignore_errors = true
-[mypy-cuda.*,openvino.*,tritonclient.*]
+[mypy-cuda.*,openvino.*,tritonclient.*,torch.*,transformers.*]
 ignore_missing_imports = true
+follow_imports = skip
 """
 
 

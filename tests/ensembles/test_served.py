@@ -19,7 +19,7 @@ from demo import checking
 from demo.metrics import WANTED, sample_of
 from testing.requests import column
 from testing.waiting import until
-from tests.ensembles.conftest import CHECKS, IMAGE_TASKS
+from tests.ensembles.conftest import CHECKS, IMAGE_TASKS, PASSAGES, Retrieval
 from tests.otas.test_images import encoded, photo
 from tidal.repository.entries import ModelEntry
 from tidal.server.change import load
@@ -78,6 +78,52 @@ class TestAnswers:
                 for text, label in zip(TEXTS, found["label"].ravel(), strict=True)
             ]
             assert found["check"].ravel().tolist() == checks
+
+
+class TestRetrieval:
+    @pytest.mark.parametrize("count", [None, 1, 5, 64])
+    def test_the_nearest_texts_and_their_scores(self, url: str, retrieval: Retrieval, count: int | None) -> None:
+        vectors = np.stack([retrieval.embed(text) for text in PASSAGES])
+        with Client(url) as client:
+            for query in TEXTS:
+                cosines = vectors @ retrieval.embed(query)
+                expected = np.argsort(-cosines, kind="stable")[: count or 3]
+                found = client.infer("retrieve_and_rerank", {"text_input": column([query])}, top_k=count)
+                assert found["index"][:, 0].tolist() == expected.tolist()
+                assert [text.decode() for text in found["text"][:, 0]] == [PASSAGES[row] for row in expected]
+                np.testing.assert_allclose(found["similarity"][:, 0], cosines[expected], atol=1e-4)
+                scores = [retrieval.score(query, PASSAGES[row]) for row in expected]
+                np.testing.assert_allclose(found["score"][:, 0], scores, atol=1e-3)
+
+    @pytest.mark.parametrize(
+        ("inputs", "options", "said"),
+        [
+            ({"text_input": column(["  "])}, {}, "text_input row 0 is empty"),
+            ({"text_input": column([b"\xff"])}, {}, "text_input row 0 is not valid UTF-8"),
+            ({"text_input": column(["good"])}, {"top_k": 65}, "'top_k' is 65; this model accepts 1 to 64 texts"),
+            ({"text_input": column(["good"])}, {"top_k": 0}, "'top_k' is 0"),
+            ({"text_input": column(["good"])}, {"prompt": "query"}, "unknown prompt 'query'"),
+        ],
+    )
+    def test_what_a_step_refuses(self, url: str, inputs: Any, options: dict[str, Any], said: str) -> None:
+        with Client(url) as client, pytest.raises(InvalidArgument, match=re.escape(said)):
+            client.infer("retrieve_and_rerank", inputs, **options)
+
+    def test_one_query_per_request(self, url: str) -> None:
+        with Client(url) as client, pytest.raises(InvalidArgument, match=r"text_input"):
+            client.infer("retrieve_and_rerank", {"text_input": column(["good", "bad"])})
+
+    def test_vectors_of_another_model_are_refused(self, url: str) -> None:
+        inputs = {"embedding": np.ones((1, 3), np.float32), "text_input": column(["good"])}
+        with (
+            Client(url) as client,
+            pytest.raises(InvalidArgument, match=r"shape \[1, 3\]; expected finite .*\[1, 64\]"),
+        ):
+            client.infer("passages", inputs)
+
+    def test_a_deadline_reaches_the_steps(self, url: str) -> None:
+        with Client(url) as client, pytest.raises(Unavailable):
+            client.infer("retrieve_and_rerank", {"text_input": column(["good"])}, latency_ms=0.01)
 
 
 class TestErrors:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from testing.cascades import LARGE, SMALL, Cascades
+from testing.classifiers import build_classifier
 from testing.config import parameter
 from testing.decoders import build_decoder, write_decoder
 from testing.models import make_tiny_classifier
+from testing.once import built_once
 from testing.pets import Base
 from testing.pets import build as build_base
 from testing.servers import RunningServer, running_server
 from testing.vision import publish_tiny
 from tests.tabi.conftest import cascades
-from tidal_builders.arlo.build import build_arlo
-from tidal_builders.specs import parse_spec
 from tidal_builders.tabi.config import cascade_config_pbtxt
 
 __all__ = ["cascades"]
@@ -38,11 +39,18 @@ def block(before: str) -> str:
 def repository(cascades: Cascades, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`intents` (arlo), `encoder` (pets), `intents_cascade` (tabi), `digits` (otas) and `writer` (flover); and the
     ensemble `intents_texts` of docs/how-to/measure-with-perf-analyzer.md."""
-    folder = tmp_path_factory.mktemp("every_backend")
+    built = built_once(tmp_path_factory, "every_backend", lambda folder: build_every_backend(folder, cascades))
+    repository = tmp_path_factory.mktemp("every_backend") / "repository"
+    shutil.copytree(built / "repository", repository)
+    return repository
+
+
+def build_every_backend(folder: Path, cascades: Cascades) -> None:
+    """Write the models of all backends into `folder / "repository"`."""
+    folder.mkdir()
     repository = folder / "repository"
     source = make_tiny_classifier(folder / "source", max_position=MAX_LENGTH)
-    spec = {"kind": "arlo", "name": "intents", "model": str(source), "lengths": [MAX_LENGTH], "max_batch": 16}
-    build_arlo(parse_spec(spec, "test"), repository, spec_file=Path("intents.yaml"))
+    build_classifier(repository, source, name="intents", lengths=[MAX_LENGTH], max_batch=16)
     base = Base(source, folder / "pets", build_base(source, folder / "pets", "base", max_tokens=2 * MAX_LENGTH))
     tasks = base.copy(repository, "encoder")
     base.add(tasks, "lora", 0, "city")
@@ -57,7 +65,6 @@ def repository(cascades: Cascades, tmp_path_factory: pytest.TempPathFactory) -> 
     vision = publish_tiny(folder / "vision")
     vision.add(vision.copy(repository, "digits"), "digit", 10)
     build_decoder(folder, "writer", write_decoder(folder / "decoder", "gpt2"), slots=4)
-    return repository
 
 
 @pytest.fixture(scope="package")

@@ -4,56 +4,33 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 import urllib.request
-import zipfile
-from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.kept import cache_folder
+from testing.perf_analyzer import NoPerfAnalyzer, PerfAnalyzer, fetch
 from testing.servers import RunningServer
 from tests.every_backend.conftest import KEY, PAGE, block
 from tests.otas.test_images import encoded, photo
 
 pytestmark = pytest.mark.server
 
-_WHEEL = "tritonclient==2.51.0"
-# Names of libraries that the program loads, and their names in nvidia-pytriton.
-_LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 COMMANDS = re.findall(r"^perf_analyzer (.*)$", PAGE.read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
-def perf_analyzer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """The program and its environment; downloaded once, not installed."""
-    cache = Path(os.environ.get("TIDAL_CACHE", Path.home() / ".cache" / "tidal")) / "perf_analyzer" / _WHEEL
-    program = cache / "perf_analyzer"
-    if not program.exists():
-        folder = tmp_path_factory.mktemp("wheel")
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), _WHEEL]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-        if done.returncode:
-            pytest.skip(f"{_WHEEL}, which carries perf_analyzer, cannot be downloaded: {done.stderr.strip()[-300:]}")
-        cache.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
-            entry = next(name for name in wheel.namelist() if name.endswith("/bin/perf_analyzer"))
-            # Moved into place when it is complete: another run may download it, too.
-            partial = cache / f"partial-{os.getpid()}"
-            partial.write_bytes(wheel.read(entry))
-        partial.chmod(0o755)
-        partial.rename(program)
-    libraries = tmp_path_factory.mktemp("libraries")
-    bundled = Path(str(distribution("nvidia-pytriton").locate_file("nvidia_pytriton.libs")))
-    for name, pattern in _LIBRARIES.items():
-        (libraries / name).symlink_to(next(bundled.glob(pattern)))
-    return program, dict(os.environ, LD_LIBRARY_PATH=str(libraries))
+def perf_analyzer() -> PerfAnalyzer:
+    try:
+        return fetch(cache_folder())
+    except NoPerfAnalyzer as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +73,11 @@ def test_the_page_has_a_command_for_every_backend() -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_page(
     server: RunningServer,
-    perf_analyzer: tuple[Path, dict[str, str]],
+    perf_analyzer: PerfAnalyzer,
     inputs: Path,
     tmp_path: Path,
     command: str,
 ) -> None:
-    program, environment = perf_analyzer
     for address, own in (("localhost:8001", server.grpc), ("localhost:8000", server.http), ("$TIDAL_ADMIN_KEY", KEY)):
         command = command.replace(address, own)
     arguments = shlex.split(command)
@@ -111,15 +87,7 @@ def test_a_command_of_the_page(
     # A wide bound for stability: other load on the machine must not fail the test.
     arguments += ["-s", "999", "-p", "300", "-f", str(report)]
     before = counts(server, model)
-    done = subprocess.run(
-        [str(program), *arguments],
-        env=environment,
-        cwd=inputs,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = perf_analyzer.run(arguments, inputs)
     assert done.returncode == 0, done.stdout + done.stderr
     with report.open() as lines:
         rows = list(csv.DictReader(lines))

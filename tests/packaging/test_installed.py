@@ -11,24 +11,23 @@ import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tidal
-from testing.decoders import write_decoder
+from testing.classifiers import build_classifier
+from testing.decoders import build_decoder, write_decoder
 from testing.models import make_tiny_classifier
-from testing.pets import Base, build
+from testing.pets import tiny_base
 from testing.serving import environment_in, serving
-from tidal.tasks.folder import tasks_folder
-from tidal_builders.arlo.build import build_arlo
-from tidal_builders.flover.build import build_flover
-from tidal_builders.specs import parse_spec
 from tidal_client import Client
 
+pytestmark = pytest.mark.builds
+
 CHECKOUT = Path(tidal.__file__).resolve().parents[2]
-SOURCES = ("backends", "builders", "client", "buildtools")
+SOURCES = ("backends", "builders", "client", "gateway", "buildtools")
 NATIVE = (
+    "answers/build/tidal_answers-",
     "batcher/build/tidal_batcher.so",
     "flover/native/build/libtidal_flover-",
     "http_guard/build/tidal_http_guard.so",
@@ -49,15 +48,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier `tiny`, a decoder `writer`, and an encoder `base` with a task `lora_1`: all of random weights."""
     folder = tmp_path_factory.mktemp("repository")
     source = make_tiny_classifier(folder / "source", max_position=64)
-    tiny: Any = parse_spec({"kind": "arlo", "name": "tiny", "model": str(source), "lengths": [16, 64]}, "test")
-    build_arlo(tiny, folder / "models", spec_file=folder / "tiny.yaml")
-    Base(source, folder / "models", build(source, folder / "models", "base")).add(
-        tasks_folder(folder / "models" / "base"), "lora", 1
-    )
-    decoder = {"kind": "flover", "name": "writer", "model": str(write_decoder(folder / "decoder", "gpt2"))}
-    writer: Any = parse_spec({**decoder, "max_concurrency": 2, "threads": 1, "profile_seconds": 0.01}, "test")
-    build_flover(writer, folder / "models", spec_file=folder / "writer.yaml", force=False)
-    return folder / "models"
+    build_classifier(folder / "repository", source, lengths=[16, 64])
+    base = tiny_base(tmp_path_factory)
+    base.add(base.copy(folder / "repository", "base"), "lora", 1)
+    build_decoder(folder, "writer", write_decoder(folder / "decoder", "gpt2"), slots=2)
+    return folder / "repository"
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +93,7 @@ def test_every_backend_is_in_the_wheel(wheel: Path) -> None:
             "*/model.py",
             "native/*.hpp",
             "*/native/*.?pp",
+            "answers/*.cpp",
             "batcher/*.?pp",
             "batcher/*.h",
             "http_guard/*.?pp",
@@ -173,10 +169,11 @@ def test_every_backend_serves_with_its_native_parts(environment: Path, repositor
     assert Path(imported.strip()).is_relative_to(environment)
     doctor = json.loads(run("doctor", "--json"))
     assert doctor["can_serve"] is True
-    native = {check["name"]: check for check in doctor["checks"] if check["name"] in ("decoder kernels", "batcher")}
+    parts = ("compiled core", "decoder kernels", "batcher")
+    native = {check["name"]: check for check in doctor["checks"] if check["name"] in parts}
     for check in native.values():
         assert (check["verdict"], Path(check["found"]).is_relative_to(environment)) == ("ok", True), check
-    assert len(native) == 2
+    assert len(native) == len(parts)
     assert "--assemble" in run("serve", "--help")
     assert json.loads(run("build", "--schema"))
     isolated = ["env", "-u", "PYTHONPATH", f"--chdir={tmp_path}", *command]
@@ -185,7 +182,7 @@ def test_every_backend_serves_with_its_native_parts(environment: Path, repositor
             assert client.classify("tiny", "good").label
             assert client.classify("base", "good", task="lora_1").label
             assert client.generate("writer", "good", max_tokens=3).finish_reason
-        for model, native_part in (("base", NATIVE[3]), ("writer", NATIVE[1])):
+        for model, native_part in (("base", NATIVE[4]), ("writer", NATIVE[2]), ("tiny", NATIVE[0])):
             (stub,) = served.stubs(model)
             mapped = {entry.path for entry in stub.memory_maps()}
             assert any(

@@ -73,6 +73,10 @@ def test_killed_builders_leave_whole_versions_that_serve(target: ServerUnderTest
     assert load.failures() == []
 
 
+def test_malformed_requests_to_a_gateway_end_nothing(target: ServerUnderTest) -> None:
+    holds(target, "gateway_fuzz")
+
+
 def test_a_killed_stub_is_served_again_and_no_other_model_is_affected(target: ServerUnderTest) -> None:
     for _ in range(_TRIES):
         again, _, others, lost = killed_stubs.run(target)

@@ -146,6 +146,8 @@ def test_an_interrupted_change_is_completed_by_the_next(server: Served, reposito
 def test_the_supervisor_restarts_a_runtime_with_its_allocation(server: Served) -> None:
     allocate(server, n16=1, n64=2)
     before = server.state["restarts"].get("m_len64", 0)
+    # The stub of a removed instance, or of the completion of a config, may take a moment to end.
+    assert until(lambda: len(server.stubs("m_len64")) == 2)
     stubs = server.stubs("m_len64")
     stubs[0].kill()
     assert until(lambda: server.state["restarts"].get("m_len64", 0) == before + 1)

@@ -39,6 +39,12 @@ def becomes(served: Served, code: int) -> bool:
     return until(lambda: ready(served)[0] == code)
 
 
+def spare_version(served: Served) -> int:
+    """Newest version of `spare`; the state may not show yet that another test has just loaded it."""
+    assert until(lambda: bool(ready(served)[1]["models"]["spare"]["versions"]))
+    return int(max(ready(served)[1]["models"]["spare"]["versions"]))
+
+
 def test_ready_when_all_models_serve(served: Served) -> None:
     assert becomes(served, 200)
     code, document = ready(served)
@@ -49,7 +55,7 @@ def test_ready_when_all_models_serve(served: Served) -> None:
 
 
 def test_a_bad_publish_leaves_the_server_ready(served: Served, repository: Path) -> None:
-    version = max(ready(served)[1]["models"]["spare"]["versions"])
+    version = spare_version(served)
     broken = publish(repository, "spare", version=version + 1, code=BROKEN)
     try:
         assert served.tidal("models", "reload", "spare").returncode == 1
@@ -64,7 +70,7 @@ def test_a_bad_publish_leaves_the_server_ready(served: Served, repository: Path)
 
 def test_a_reload_stays_ready(served: Served, repository: Path) -> None:
     go_on = repository.parent / "go_on"
-    version = max(ready(served)[1]["models"]["spare"]["versions"])
+    version = spare_version(served)
     wait = f"import pathlib, time\nwhile not pathlib.Path('{go_on}').exists():\n    time.sleep(0.05)\n"
     # Above the versions that did not load: tests of this server leave them in the server's index.
     publish(repository, "spare", version=version + 10, code=wait + MODEL.read_text())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from tidal.errors import InvalidArgument, Unavailable
 from tidal.server import status_endpoint as module
 from tidal.server.control import ModelState
 from tidal.server.endpoints import choose_endpoints, with_status
+from tidal.server.model_report import FRESH_S, ModelReport
 from tidal.server.readiness import ModelReadiness, ReadinessObservation, WantedModels, evaluate
 from tidal.server.status import HUNG_S, SILENT_S, ServeStatus
 from tidal.server.status_endpoint import read_readiness, status_endpoint
@@ -162,10 +165,10 @@ def test_is_not_ready_during_shutdown() -> None:
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ServeStatus, str]]:
+def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[ServeStatus, str]]:
     monkeypatch.setattr(module._Handler, "timeout", 0.3)
     endpoints = with_status(choose_endpoints("127.0.0.1", 0, 0, 0), None, 0)
-    with status_endpoint(endpoints.status_host, endpoints.status, status := ServeStatus()):
+    with status_endpoint(endpoints.status_host, endpoints.status, status := ServeStatus(), ModelReport(tmp_path, 1)):
         yield status, endpoints.status_address
 
 
@@ -179,15 +182,36 @@ def ask(address: str, path: str, method: str = "GET") -> tuple[int, bytes]:
 
 def test_the_endpoint_answers_by_status_code(endpoint: tuple[ServeStatus, str]) -> None:
     status, address = endpoint
-    assert [ask(address, path)[0] for path in ("/ready", "/live", "/nothing")] == [503, 200, 404]
+    assert [ask(address, path)[0] for path in ("/ready", "/live", "/models", "/nothing")] == [503, 200, 200, 404]
     status.serving({"m": ModelReadiness(True, True, (1,))})
     assert ask(address, "/ready?verbose=1")[0] == 200
     assert ask(address, "/ready", "HEAD") == (200, b"")
+    assert json.loads(ask(address, "/models")[1]) == {"metrics_port": 1, "models": {"m": {"tasks": {}}}}
     assert ask(address, "/ready", "POST")[0] == 501
     document = read_readiness(address)
     assert document is not None
     assert document["models"]["m"]["versions"] == [1]
     assert read_readiness("127.0.0.1:1") is None
+
+
+def test_models_are_read_from_the_repository_when_they_are_old(tmp_path: Path) -> None:
+    def publish(name: str, *tasks: str) -> None:
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "config.pbtxt").write_text('backend: "pets"')
+        for task in tasks:
+            (tmp_path / name / "tasks" / task).mkdir(parents=True)
+            for file in ("task.json", "task.safetensors"):
+                (tmp_path / name / "tasks" / task / file).write_text("{}")
+
+    publish("encoder", "mood", "topic")
+    report = ModelReport(tmp_path, 8002, clock := Clock())
+    facts = report.document({})["models"]["encoder"]
+    assert (facts["backend"], facts["engine"]) == ("pets", None)
+    assert report.document({})["metrics_port"] == 8002
+    publish("other")
+    assert list(report.document({})["models"]) == ["encoder"]
+    clock.now += FRESH_S + 1
+    assert list(report.document({})["models"]) == ["encoder", "other"]
 
 
 def test_the_endpoint_answers_while_connections_are_held_open(endpoint: tuple[ServeStatus, str]) -> None:

@@ -64,3 +64,25 @@ def test_threads_share_the_remaining_time() -> None:
     assert not any(thread.is_alive() for thread in threads)
     assert remaining_s(time.monotonic() - 1) == 0.0
     assert 0 < remaining_s(time.monotonic() + 1) <= 1
+
+
+def test_draining_waits_for_answers_of_all_threads(tmp_path: Path) -> None:
+    holds = {"queued": threading.Event(), "here": threading.Event()}
+    answers = AnswerThread[str](make_context(tmp_path), lambda item: holds[item].wait(20) and None)
+
+    def drain_s(timeout_s: float) -> float:
+        started = time.monotonic()
+        answers.drain(timeout_s)
+        return time.monotonic() - started
+
+    assert drain_s(20) < 5
+    answers.put("queued")
+    here = threading.Thread(target=answers.answer_here, args=("here",))
+    here.start()
+    assert drain_s(0.1) >= 0.1
+    holds["queued"].set()
+    assert drain_s(0.1) >= 0.1
+    threading.Timer(0.1, holds["here"].set).start()
+    assert drain_s(20) < 5
+    here.join(10)
+    answers.close(time.monotonic() + 10)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from testing.candidates import candidate, latency
 from testing.metrics import Counting
 from testing.requests import TextRequest, make_context
-from tidal.errors import TidalError
+from tidal.arlo.embedded import LoadedModel
+from tidal.arlo.model import TokenRow
+from tidal.errors import Cancelled, Internal, TidalError
 from tidal.manifest import MANIFEST_FILE, FileRecord, TokenizerInfo, sha256_file
 from tidal.metrics import Metrics
-from tidal.requests import Array
+from tidal.requests import Array, PendingRequest
+from tidal.service import ServiceContext
 from tidal.tabi.loading import load
 from tidal.tabi.manifest import Calibration, Candidate, Level, TabiManifest, Target
 from tidal.tabi.parameters import TabiParameters
@@ -26,7 +34,7 @@ from tidal.tabi.service import TabiService
 
 MAX_LENGTH = 16
 VERSION = 3
-OUTPUTS = frozenset({"label", "probabilities", "level", "confidence", "degraded", "pruned_text"})
+OUTPUTS = frozenset({"label", "probabilities", "level", "confidence", "degraded", "input_tokens", "pruned_text"})
 # The first word of a text decides whether the first level is confident, not confident, or re-routes by chance.
 WORDS = ("sure", "unsure", "perhaps", "keep", "drop", "a", "b", "c", "d", "e", "-", "!", "1", "5", ".")
 SURE, UNSURE = (5.0, 0.0), (0.1, 0.0)
@@ -159,7 +167,13 @@ class FakeCall:
 
 
 class FakeLevels:
-    """The levels' models: the first answers by a text's first word, the others are confident of the other class."""
+    """The levels' models: the first answers by a text's first word, the others are confident of the other class.
+
+    They are models of the server, or with `in_process` models in the cascade's process.
+    """
+
+    in_process = False
+    threads = 8  # of each level in the cascade's process
 
     def __init__(self, first_ids: Sequence[int] = (0, 0, 0)) -> None:
         self.calls: list[FakeCall] = []
@@ -203,6 +217,76 @@ class FakeLevels:
         return {name: found[name] for name in outputs}
 
 
+class LocalFake:
+    """One of `FakeLevels` as a service in the cascade's process, whose threads call it once for each request.
+
+    Args:
+        model: Name of the model.
+        version: Version of the model.
+        levels: Levels to call.
+        context: Context that the service is started with.
+        replied: Function to call after replies.
+    """
+
+    def __init__(
+        self, model: str, version: int, levels: FakeLevels, context: ServiceContext, replied: Callable[[], None]
+    ) -> None:
+        self._model, self._version, self._levels = model, version, levels
+        self._replied = replied
+        self._context = context
+        self._pool = ThreadPoolExecutor(levels.threads)
+
+    def submit(self, requests: Sequence[PendingRequest]) -> None:
+        raise AssertionError("calls have tokens already")
+
+    def submit_tokens(self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]]) -> None:
+        for request, rows in requests:
+            self._pool.submit(self._guarded, request, rows)
+
+    def close(self, timeout_s: float) -> None:
+        self._pool.shutdown(wait=False)
+
+    def _guarded(self, request: PendingRequest, rows: Sequence[TokenRow]) -> None:
+        try:
+            self._run(request, rows)
+        except BaseException as error:
+            self._context.failed(error)
+
+    def _run(self, request: PendingRequest, rows: Sequence[TokenRow]) -> None:
+        if request.answered:
+            return
+        if request.cancelled():
+            request.fail(Cancelled("the client cancelled the request while it waited"))
+            return
+        longest = max(len(row.ids) for row in rows)
+        inputs = {name: np.zeros((len(rows), longest), np.int64) for name in ("input_ids", "attention_mask")}
+        inputs["token_type_ids"] = np.zeros((len(rows), longest), np.int64)
+        for index, row in enumerate(rows):
+            length = len(row.ids)
+            inputs["input_ids"][index, :length] = row.ids
+            inputs["attention_mask"][index, :length] = row.mask
+            inputs["token_type_ids"][index, :length] = row.type_ids
+        began = time.monotonic()
+        try:
+            outputs = self._levels(
+                self._model,
+                inputs,
+                sorted(request.wanted, reverse=True),
+                version=self._version,
+                latency_ms=request.options.latency_ms,
+            )
+        except TidalError as error:
+            request.fail(error)
+            return
+        except Exception as error:
+            request.fail(Internal(f"the engine failed: {error}"))
+            return
+        if request.record is not None:
+            request.record.ran(began, time.monotonic())
+        request.reply(outputs)
+        self._replied()
+
+
 def holding(event: threading.Event) -> Callable[[int], None]:
     """For `FakeLevels.before`: a call that lasts until an event."""
 
@@ -243,7 +327,13 @@ def running(
     context = make_context(
         folder, metrics, model="c", version=VERSION, outputs=outputs, call_model=levels, failures=failures
     )
-    start = load(context, TabiParameters(**parameters))
+    with pytest.MonkeyPatch.context() as patch:
+        if levels.in_process:
+            patch.setattr(
+                "tidal.tabi.loading.embedded_levels", lambda _folder, _manifest, _placement, used: tuple(used)
+            )
+            patch.setattr("tidal.tabi.loading.load_embedded", partial(_load_fake, levels))
+        start = load(context, TabiParameters(**parameters))
     service = start(context)
     assert isinstance(service, TabiService)
     try:
@@ -251,3 +341,8 @@ def running(
     finally:
         service.close(10)
     assert failures == []
+
+
+def _load_fake(levels: FakeLevels, version_dir: Path, name: str, _log: logging.Logger) -> LoadedModel:
+    version = int(version_dir.name)
+    return LoadedModel(name, version, MAX_LENGTH, frozenset(), partial(LocalFake, name, version, levels))

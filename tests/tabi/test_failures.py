@@ -17,6 +17,7 @@ from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.service import ModelUnavailable
 
 
+@pytest.mark.usefixtures("placement")
 class TestFailures:
     @pytest.mark.parametrize("error", [Unavailable("the queue is full"), Internal("boom"), InvalidArgument("no")])
     def test_a_failed_level_degrades_the_answer(self, error: TidalError, tmp_path: Path) -> None:
@@ -71,6 +72,8 @@ class TestFailures:
             run.submit(request)
             assert (request.one("level"), request.one("degraded")) == (1, True)
 
+
+class TestRetries:
     def test_a_level_that_is_briefly_unavailable_is_retried(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
         levels = FakeLevels()
@@ -134,7 +137,7 @@ class TestSlowLevels:
     def test_a_level_is_not_called_while_all_its_calls_hang(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("tidal.tabi.service._SPARE_THREADS", 0)
+        monkeypatch.setattr("tidal.tabi.dispatch._SPARE_THREADS", 0)
         write_cascade(tmp_path, cascades())
         levels, held = FakeLevels(), threading.Event()
         levels.before["c_l0"] = holding(held)
@@ -169,6 +172,7 @@ class TestSlowLevels:
 
 
 class TestDeadlines:
+    @pytest.mark.usefixtures("placement")
     def test_an_escalation_that_would_miss_the_deadline_is_skipped(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades(), means_ms=(1.0, 10_000.0))
         levels = FakeLevels()
@@ -181,6 +185,7 @@ class TestDeadlines:
             assert run.metric("level_failures_total") == 0
         assert len(levels.of("c_l1")) == 1
 
+    @pytest.mark.usefixtures("placement")
     @pytest.mark.parametrize("refused", [True, False])
     def test_at_the_deadline_the_answer_of_the_smaller_level_is_returned(self, refused: bool, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
@@ -212,6 +217,7 @@ class TestDeadlines:
         assert levels.calls[0].latency_ms == pytest.approx(5000, abs=1000)
 
 
+@pytest.mark.usefixtures("placement")
 def test_under_overload_a_faster_candidate_serves_and_later_the_first_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +244,7 @@ def test_under_overload_a_faster_candidate_serves_and_later_the_first_again(
         assert run.metric("active_candidate", candidate="both") == 1
 
 
+@pytest.mark.usefixtures("placement")
 def test_every_request_gets_one_answer_under_random_failures(tmp_path: Path) -> None:
     write_cascade(tmp_path, cascades(pruning=0.5))
     rng = random.Random(1)

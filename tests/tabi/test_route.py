@@ -14,7 +14,7 @@ from tidal.errors import Internal
 from tidal.serving.softmax import softmax
 from tidal.tabi.equations import draw, reroute_probability
 from tidal.tabi.manifest import Calibration, Candidate, RegressionCalibration, TabiManifest
-from tidal.tabi.route import Route
+from tidal.tabi.route import Route, ensembles, feed_all
 
 SURE, UNSURE = [0.0, 50.0], [0.2, 0.0]
 PLAIN = Calibration(temperature=1)
@@ -197,3 +197,83 @@ def test_the_share_of_rerouted_queries_is_the_probability() -> None:
     made = cascade(2, chosen)
     escalated = [make_route(made, key=b"%d" % number).feed([math.log(9), 0]) for number in range(2000)]
     assert abs(np.mean(escalated) - 0.5) < 0.05
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.floats(-5, 5), st.integers(0, 3), st.sampled_from([0, 1, 9])),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from([1.0, 1.7]),
+)
+def test_many_routes_at_once_equal_single_ones(queries: list[tuple[int, float, int, int]], temperature: float) -> None:
+    """Queries of different candidates, confidences and `max_level` take the same routes alone and together."""
+    chosen = [
+        candidate("one", (0,)),
+        candidate("two", (0, 1), cutoff=0.7, slope=6.0, weights=[[1], [0.3, 0.7]]),
+        candidate("three", (0, 1, 2), cutoff=0.9, slope=2.0, weights=[[1], [0.5, 0.5], [0.2, 0.3, 0.5]]),
+        candidate("ends", (0, 2), cutoff=0.6, slope=20.0),
+    ]
+    made = manifest(chosen, [Calibration(temperature=temperature)] * 3)
+
+    def routes() -> list[Route]:
+        return [
+            Route(made, chosen[which], b"%d" % key, row, 1, last_level=last)
+            for row, (which, _, key, last) in enumerate(queries)
+        ]
+
+    together, alone = routes(), routes()
+    logits = [[logit, 0.0] for _, logit, _, _ in queries]
+    active = list(range(len(queries)))
+    while active:
+        level = min(together[row].level for row in active)
+        here = [row for row in active if together[row].level == level]
+        fed = feed_all([together[row] for row in here], [logits[row] for row in here])
+        assert fed == [alone[row].feed(logits[row]) for row in here]
+        active = [row for row in active if row not in here or fed[here.index(row)] is True]
+    assert ensembles(together) == pytest.approx(np.stack([route.answer().outputs for route in alone]))
+    for one, other in zip(together, alone, strict=True):
+        assert one.confidence == pytest.approx(other.confidence)
+        assert (one.answer().level, one.answer().label) == (other.answer().level, other.answer().label)
+
+
+def test_invalid_outputs_leave_only_their_own_route_unchanged() -> None:
+    made = cascade()
+    routes = [make_route(made) for _ in range(4)]
+    routes[3].feed(SURE)
+    bad, sure, unsure, ended = feed_all(routes, [[math.nan, 0.0], SURE, UNSURE, SURE])
+    assert isinstance(bad, Internal)
+    assert str(bad) == "level 'level0' produced outputs that are not finite"
+    assert (sure, unsure) == (False, True)
+    assert isinstance(ended, Internal)
+    assert routes[0].feed(UNSURE)
+    with pytest.raises(Internal, match="has not answered yet"):
+        ensembles(routes)
+
+
+@given(st.lists(st.floats(-30, 30), min_size=2, max_size=2), st.floats(0.2, 5), st.integers(0, 99))
+def test_a_reranker_is_a_classifier_of_two_classes(logits: list[float], temperature: float, number: int) -> None:
+    """Its logit is that of relevant, against 0: the sigmoid is the softmax of both."""
+    chosen = candidate("two", (0, 1), cutoff=0.8, weights=[[1], [0.4, 0.6]])
+    classes = manifest([chosen], [Calibration(temperature=temperature), PLAIN])
+    scores = classes.model_copy(update={"task": "rerank"})
+    one, two = (make_route((each, chosen), key=b"%d" % number) for each in (scores, classes))
+    for logit in logits:
+        again = one.feed([logit])
+        assert again == two.feed([0, logit])
+        if not again:
+            break
+    assert one.confidence == pytest.approx(two.confidence)
+    expected = [1 / (1 + math.exp(-logit)) for logit in logits][: one.level + 1]
+    weights = chosen.weights[one.level]
+    relevant = sum(weight * each for weight, each in zip(weights, expected, strict=True))
+    assert one.answer().outputs.tolist() == pytest.approx([1 - relevant, relevant])
+    assert one.answer().outputs.tolist() == two.answer().outputs.tolist()
+
+
+def test_a_reranker_with_two_logits_is_a_fault() -> None:
+    chosen = candidate("one", (0,))
+    made = manifest([chosen], [PLAIN]).model_copy(update={"task": "rerank"})
+    with pytest.raises(Internal, match=r"outputs of shape \[2\]; expected \[1\]"):
+        make_route((made, chosen)).feed([0.0, 1.0])

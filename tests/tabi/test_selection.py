@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testing.candidates import candidate, expected
+from testing.candidates import candidate
 from tidal.errors import InvalidArgument
-from tidal.tabi.manifest import Candidate, Target
-from tidal.tabi.selection import faster, least_score, select
+from tidal.tabi.manifest import Candidate, ExpectedLoss, Target
+from tidal.tabi.selection import faster, provable_losses, select
 
 CANDIDATES = [
     candidate("small", (0,), score=0.80, mean=1),
@@ -33,24 +33,51 @@ def test_an_accuracy_target_selects_the_fastest_that_reaches_it(accuracy: float,
     assert chosen(accuracy=accuracy) == name
 
 
-@pytest.mark.parametrize(
-    ("loss", "name"),
-    [(0.0, "base-large"), (0.004, "base-large"), (0.005, "small-large 0.95"), (0.02, "small-large 0.8")],
-)
-def test_an_accuracy_loss_is_relative_to_the_last_level_alone(loss: float, name: str) -> None:
-    assert chosen(accuracy_loss=loss) == name
-    assert least_score(CANDIDATES, Target(accuracy_loss=loss)) == pytest.approx(0.93 - loss)
-
-
-def test_an_accuracy_loss_uses_the_figures_of_the_given_part() -> None:
-    both = [
-        candidate("small", (0,), score=0.8, mean=1, reported=expected(0.9, 1)),
-        candidate("large", (1,), score=0.9, mean=2, reported=expected(0.91, 2)),
+def compared(*bounds: tuple[float, float], queries: int = 1000) -> list[Candidate]:
+    """A small and a large level, and cascades with a measured loss and its bound, each faster than the one before."""
+    return [
+        candidate("small", (0,), score=0.80, mean=1),
+        candidate("large", (1,), score=0.90, mean=9),
+        *(
+            candidate(
+                f"cascade {place}",
+                (0, 1),
+                score=0.90 - measured,
+                mean=8 - place,
+                loss=ExpectedLoss(measured=measured, upper=upper, place=place, queries=queries),
+            )
+            for place, (measured, upper) in enumerate(bounds)
+        ),
     ]
-    assert select(both, Target(accuracy_loss=0.05)) == 1
-    assert select(both, Target(accuracy_loss=0.05), "reported") == 0
-    assert least_score(both, Target(accuracy=0.7)) == 0.7
-    assert least_score(both, Target(latency_ms=5)) is None
+
+
+@pytest.mark.parametrize(
+    ("loss", "name"), [(0.02, "cascade 1"), (0.012, "cascade 1"), (0.011, "cascade 0"), (0.04, "cascade 2")]
+)
+def test_an_accuracy_loss_selects_the_fastest_that_is_shown_to_be_within_it(loss: float, name: str) -> None:
+    assert chosen(compared((0.0, 0.008), (0.002, 0.012), (0.015, 0.03)), accuracy_loss=loss) == name
+
+
+def test_candidates_after_one_beyond_the_loss_are_not_considered() -> None:
+    # The third would be chosen by its own bound, which it may owe to chance.
+    candidates = compared((0.0, 0.008), (0.002, 0.013), (-0.001, 0.006))
+    assert chosen(candidates, accuracy_loss=0.01) == "cascade 0"
+    assert provable_losses(candidates) == [(2, 0.008), (3, 0.013), (4, 0.013)]
+
+
+def test_a_loss_that_needs_more_data_is_refused_with_its_size() -> None:
+    candidates = compared((0.002, 0.012), (0.02, 0.03), queries=1000)
+    with pytest.raises(
+        InvalidArgument,
+        match=r"accuracy_loss 0\.004 cannot be promised from the 1000 queries of the selection part, which support "
+        r"0\.0120 at least: .* loses 0\.0020 on them, .* at most 0\.0120 on new ones\. Give about 25000 queries",
+    ):
+        select(candidates, Target(accuracy_loss=0.004))
+
+
+def test_a_loss_that_no_cascade_is_within_selects_the_large_level() -> None:
+    assert chosen(compared((0.002, 0.012), (0.02, 0.03)), accuracy_loss=0.001) == "large"
+    assert chosen(compared(), accuracy_loss=0.1) == "large"
 
 
 def test_an_accuracy_loss_requires_a_candidate_of_one_level() -> None:
@@ -82,15 +109,6 @@ def test_ties_are_broken_by_the_other_figure() -> None:
     assert chosen(same, accuracy=0.5) == "better"
     assert chosen(same, latency_ms=5) == "better"
     assert chosen(same[::-1], latency_ms=5) == "better"
-
-
-def test_the_part_says_which_figures_count() -> None:
-    lucky = [
-        candidate("lucky", score=0.95, mean=1, reported=expected(0.7, 1)),
-        candidate("solid", score=0.9, mean=2, reported=expected(0.9, 2)),
-    ]
-    assert select(lucky, Target(accuracy=0.85)) == 0
-    assert select(lucky, Target(accuracy=0.85), "reported") == 1
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ class TestRequests:
             answer = client.classify("c", "good")
             assert answer.probabilities is not None
             assert answer.label == LABELS[int(answer.probabilities.argmax())]
-            assert set(answer.other) == {"level", "confidence", "degraded", "pruned_text"}
+            assert set(answer.other) == {"level", "confidence", "degraded", "input_tokens", "pruned_text"}
 
     def test_a_config_of_one_line_serves(self, url: str) -> None:
         with Client(url) as client:

@@ -31,6 +31,7 @@ def ids(text: str, first_id: int = 0) -> list[int]:
     return [word_id(word, first_id) for word in text.split()]
 
 
+@pytest.mark.usefixtures("placement")
 class TestRoutes:
     def test_confident_queries_return_early_and_others_escalate(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())
@@ -73,6 +74,9 @@ class TestRoutes:
             request, sure = Request("unsure drop a drop b"), Request("sure drop")
             run.submit(request, sure)
             assert (request.one("pruned_text"), sure.one("pruned_text")) == (b"unsure a b", b"sure drop")
+            # Of the whole text, whatever was pruned later.
+            assert request.one("input_tokens") == len(ids("unsure drop a drop b")) + 2
+            assert sure.one("input_tokens") == len(ids("sure drop")) + 2
             assert run.counts("seen_words_total", 5)
             assert run.counts("pruned_words_total", 2)
         assert levels.of("c_l0")[0].outputs == ["logits", "attention_received"]
@@ -168,6 +172,7 @@ class TestRoutes:
         assert levels.of("c_l1")[0].ids == [ids("unsure a b c drop d")]
 
 
+@pytest.mark.usefixtures("placement")
 class TestRequests:
     @pytest.mark.parametrize(
         ("pairs", "inputs", "message"),
@@ -241,6 +246,7 @@ class TestRequests:
         write_cascade(tmp_path, cascades())
         levels, held = FakeLevels(), threading.Event()
         levels.before["c_l0"] = holding(held)
+        levels.threads = 1
         with running(tmp_path, levels, max_in_flight=2) as run:
             first, withdrawn, late = Request("sure"), Request("sure a"), Request("sure b", latency_ms=80)
             withdrawn.withdrawn = True
@@ -263,6 +269,7 @@ class TestRequests:
             raise AssertionError
 
 
+@pytest.mark.usefixtures("placement")
 def test_requests_during_unload_are_rejected(tmp_path: Path) -> None:
     write_cascade(tmp_path, cascades())
     with running(tmp_path, FakeLevels()) as run:

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from testing.models import make_tiny_classifier
 from tidal.errors import InvalidArgument
-from tidal.text import Encoded, TextTokenizer
+from tidal.text import Encoded, Texts, TextTokenizer
 from tidal.text.words import WordTokenizer
 
 TEXTS = ["book a table for two", "Ünïcödé — 日本語 emoji 🎉", "a", "tabs\tand\nnewlines  too", "unbelievably" * 3]
@@ -35,6 +39,30 @@ def test_ids_equal_those_of_the_models_own_tokenizer(folder: Path) -> None:
         expected = reference(text, pair)
         assert got.ids.tolist() == expected["input_ids"]
         assert got.type_ids.tolist() == expected["token_type_ids"]
+
+
+@pytest.mark.parametrize("special_type", [0, 2])
+def test_types_are_those_of_the_template_for_texts_and_pairs_together(
+    folder: Path, tmp_path: Path, special_type: int
+) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    cls, sep = ((token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]"))
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"$A:0 [SEP]:0 [CLS]:{special_type}",
+        pair=f"$A:0 [SEP]:0 $B:1 [SEP]:1 [CLS]:{special_type}",
+        special_tokens=[cls, sep],
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokenizer.no_padding()
+    requests = [Texts([b"a text"]), Texts([b"one", b"two words"], [b"other text", b"x"]), Texts([b"b"])]
+    encoded = TextTokenizer(tmp_path / "tokenizer.json", 128).encode_requests(requests)
+    for (texts, pairs), rows in zip(requests, encoded, strict=True):
+        assert not isinstance(rows, InvalidArgument)
+        for index, row in enumerate(rows):
+            second = None if pairs is None else pairs[index].decode()
+            assert row.type_ids.tolist() == tokenizer.encode(texts[index].decode(), second).type_ids
+    singles = TextTokenizer(tmp_path / "tokenizer.json", 128).encode_all([b"a text", b"b"])
+    assert [row.type_ids.tolist()[-1] for row in singles] == [special_type] * 2
 
 
 @pytest.mark.parametrize(
@@ -123,6 +151,37 @@ def test_a_request_is_tokenised_up_to_its_first_row_that_is_too_long(folder: Pat
     assert sum(spy.sizes) == 3 * 4 + 8000
 
 
+@given(st.data())
+def test_requests_are_tokenised_as_each_alone(folder: Path, data: st.DataObject) -> None:
+    """Also those of requests beside one that is refused, and with pairs beside plain texts."""
+    tokenizer = TextTokenizer(folder / "tokenizer.json", 8)
+    row = st.sampled_from(
+        [b"good", b"the food was fine", b"", b"\x80", b"one two three four five six seven", b"x" * 600]
+    )
+    requests = []
+    for _ in range(data.draw(st.integers(0, 6))):
+        rows = data.draw(st.lists(row, min_size=1, max_size=4))
+        pairs = data.draw(st.none() | st.lists(row, min_size=len(rows), max_size=len(rows)))
+        requests.append(Texts(rows, pairs))
+    for request, found in zip(requests, tokenizer.encode_requests(requests), strict=True):
+        try:
+            expected = [(each.ids.tolist(), each.type_ids.tolist()) for each in tokenizer.encode_all(*request)]
+        except InvalidArgument as error:
+            assert isinstance(found, InvalidArgument)
+            assert str(found) == str(error)
+        else:
+            assert not isinstance(found, InvalidArgument)
+            assert [(each.ids.tolist(), each.type_ids.tolist()) for each in found] == expected
+
+
+def test_requests_that_arrive_together_are_tokenised_in_one_call(folder: Path) -> None:
+    tokenizer = TextTokenizer(folder / "tokenizer.json", 128)
+    spy = Spy(tokenizer._tokenizer)
+    tokenizer._tokenizer = spy  # type: ignore[assignment]
+    tokenizer.encode_requests([Texts([b"good"]), Texts([b""]), Texts([b"bad", b"fine"])])
+    assert spy.calls == 1
+
+
 MIB = 1 << 20
 PATHOLOGICAL = {
     "no blank": b"x" * (10 * MIB),
@@ -140,11 +199,12 @@ class Spy:
     """Passes texts on to a tokenizer and records their sizes in bytes."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer, self.sizes = tokenizer, [0]
+        self._tokenizer, self.sizes, self.calls = tokenizer, [0], 0
 
-    def encode_batch(self, texts: Any) -> Any:
+    def encode_batch(self, texts: Any, **options: Any) -> Any:
+        self.calls += 1
         self.sizes += [len(part.encode()) for text in texts for part in ([text] if isinstance(text, str) else text)]
-        return self._tokenizer.encode_batch(texts)
+        return self._tokenizer.encode_batch(texts, **options)
 
     encode_batch_fast = encode_batch
 

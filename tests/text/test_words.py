@@ -107,6 +107,22 @@ def test_the_text_beyond_the_byte_limit_is_one_word_without_tokens(file: Path) -
     assert not got.separable
 
 
+def test_the_texts_of_short_queries_do_not_need_the_words(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("the words were computed")
+
+    monkeypatch.setattr(WordTokenizer, "_words", refuse)
+    tokenizer = WordTokenizer(file, 8, truncate=True)
+    assert encode(tokenizer, " good  film", "bad\n").texts == (" good  film", "bad\n")
+    for query in (("good",), ("good " * 200,), ("good", "bad " * 200)):
+        got = encode(tokenizer, *query)
+        if len(query[-1]) < 8:
+            assert got.texts == query
+        else:
+            with pytest.raises(AssertionError, match="were computed"):
+                _ = got.texts
+
+
 def test_separable_means_that_words_can_be_tokenised_one_by_one(tmp_path: Path) -> None:
     pieces = corpora.wordpiece(tmp_path / "pieces.json")
     assert encode(WordTokenizer(pieces, 64, truncate=True), "good film").separable

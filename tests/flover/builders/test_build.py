@@ -15,9 +15,9 @@ from transformers import AutoTokenizer
 
 from testing.decoders import EOS, POSITIONS, write_decoder
 from testing.models import make_tiny_classifier
-from tests.tabi.builders.command import tidal_build
 from tidal.catalog.manifests import load_published
-from tidal.errors import InvalidArgument
+from tidal.errors import InvalidArgument, Unsupported
+from tidal.flover.chat import CHAT_FILE, ChatFormat
 from tidal.flover.manifest import FloverManifest, load_flover_manifest
 from tidal.flover.memory.buffers import buffer_bytes
 from tidal.flover.runner import open_runner
@@ -26,6 +26,8 @@ from tidal_builders.flover.build import build_flover
 from tidal_builders.flover.profiling import doubling
 from tidal_builders.flover.report import FloverReport, step_table
 from tidal_builders.specs import load_spec
+
+pytestmark = pytest.mark.builds
 
 Published = tuple[Path, Path, FloverReport]
 
@@ -79,7 +81,8 @@ def test_the_version_is_complete_and_verified(published: Published) -> None:
 def test_precisions_are_compared(build: Callable[..., FloverReport], tmp_path: Path) -> None:
     assert build(precision="auto").outcome == "published"
     manifest = load_flover_manifest(tmp_path / "r/writer/1")
-    exact, short = manifest.trials
+    exact, short, integers = manifest.trials
+    assert integers.precision == "int8"
     assert (exact.precision, exact.match_rate) == ("fp32", 1.0)
     assert exact.max_error < 1e-4 < short.max_error
     chosen = min((each for each in manifest.trials if each.step_ms is not None), key=lambda each: each.step_ms or 0)
@@ -134,14 +137,51 @@ def test_an_interrupted_build_is_resumed(
             build()
     assert ModelEntry(tmp_path / "r/writer").versions() == []
     report = build()
-    assert (report.outcome, set(report.reused)) == ("published", {"source", "weights-fp32", "verified-fp32"})
+    assert (report.outcome, set(report.reused)) == (
+        "published",
+        {"source", "weights-fp32", "verified-fp32", "text-fp32"},
+    )
 
 
 def test_a_version_outside_its_tolerance_is_not_published(build: Callable[..., FloverReport], tmp_path: Path) -> None:
     report = build(precision="auto", tolerance=1e-12)
     assert report.outcome == "missed"
-    assert [reason.split(":")[0] for reason in report.reasons if "largest error" in reason] == ["fp32", "bf16"]
+    assert [reason.split(":")[0] for reason in report.reasons if "largest error" in reason] == [
+        "fp32",
+        "bf16",
+        "int8",
+    ]
     assert ModelEntry(tmp_path / "r/writer").versions() == []
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reason"),
+    [
+        (
+            {"perplexity_ratio": 1.0001, "agreement": 0, "max_kl": 100},
+            r"int4: perplexity on text is 1\.\d+ times the source's",
+        ),
+        ({"perplexity_ratio": 100, "agreement": 1, "max_kl": 100}, r"int4: \d\d\.\d% of the most likely next tokens"),
+        (
+            {"perplexity_ratio": 100, "agreement": 0, "max_kl": 1e-6},
+            r"int4: a next-token distribution on text diverges by",
+        ),
+    ],
+)
+def test_a_bound_on_text_that_is_missed_is_the_reason(
+    build: Callable[..., FloverReport], tmp_path: Path, bounds: dict[str, float], reason: str
+) -> None:
+    report = build(precision="int4", tolerance=100, quality=bounds)
+    assert report.outcome == "missed"
+    assert len([each for each in report.reasons if "on text" in each]) == 1
+    assert any(re.match(reason, each) for each in report.reasons), report.reasons
+    assert ModelEntry(tmp_path / "r/writer").versions() == []
+
+
+def test_integers_require_the_kernels(build: Callable[..., FloverReport], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidal_builders.flover.plan.library", lambda: None)
+    with pytest.raises(Unsupported, match=r"field 'precision': int8 requires the native kernels of a CPU.*not built"):
+        build(precision="int8")
 
 
 def test_wrong_tokens_fail_the_verification(
@@ -188,18 +228,24 @@ def test_other_models_and_pickled_weights_are_refused(build: Callable[..., Flove
         build(source=classifier)
 
 
-def test_an_unused_chat_template_is_reported(build: Callable[..., FloverReport], source: Path, tmp_path: Path) -> None:
-    assert build().warnings == ()
+@pytest.mark.parametrize("templates", ["{{ messages[0].content }}", {"default": "a", "tool_use": "b"}], ids=str)
+def test_the_chat_template_is_published(build: Callable[..., FloverReport], source: Path, tmp_path: Path,
+                                        templates: Any) -> None:  # fmt: skip
     chat = tmp_path / "chat"
     shutil.copytree(source, chat)
     tokenizer = AutoTokenizer.from_pretrained(source)
-    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    tokenizer.chat_template = templates
     tokenizer.save_pretrained(chat)
-    for outcome in ("published", "current"):
-        report = build(source=chat)
-        assert report.outcome == outcome
-        assert ["a chat template, which is not applied" in warning for warning in report.warnings] == [True]
-    assert "chat template" in tidal_build(tmp_path / "writer.yaml", "--repository", tmp_path / "r").stdout
+    assert build(source=chat).outcome == "published"
+    version = tmp_path / "r/writer/1"
+    published = ChatFormat.model_validate_json((version / CHAT_FILE).read_bytes())
+    assert published.templates == (templates if isinstance(templates, dict) else {"default": templates})
+    assert published.special_tokens == tokenizer.special_tokens_map
+    assert CHAT_FILE in {file.path for file in load_flover_manifest(version).files}
+    tokenizer.chat_template = "{% if %}"
+    tokenizer.save_pretrained(chat)
+    with pytest.raises(InvalidArgument, match="the chat template 'default' is not valid Jinja"):
+        build(source=chat)
 
 
 def test_the_manifest_states_the_memory(published: Published) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from tests.flover.native.levels import TILINGS, levels
 from tidal.errors import InvalidArgument, NotFound
 from tidal.flover.form import Activation, DecoderForm
 from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.models.attention import NativeAttention, TorchAttention
 from tidal.flover.models.linear import _ACTIVATIONS, linear
-from tidal.flover.models.weights import Affine
+from tidal.flover.models.weights import Dense
 from tidal.flover.native import build, library
+from tidal.flover.native.tiling import Tiling
+from tidal.flover.native.tuning import measure_kernels
 from tidal.server.diagnosis import DoctorCheck, kernels_check
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++")
@@ -38,17 +42,6 @@ def _built() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def _levels() -> list[str]:
-    found = []
-    for level in ("avx512bf16", "avx512", "avx2", "plain"):
-        try:
-            library.choose_kernels(level)
-        except InvalidArgument:
-            continue
-        found.append(level)
-    return found
-
-
 @settings(deadline=None, max_examples=30)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -59,6 +52,7 @@ def _levels() -> list[str]:
     activation=st.sampled_from([None, "gelu", "gelu_new", "relu", "silu"]),
     bias=st.booleans(),
     adding=st.booleans(),
+    tiling=TILINGS,
     threads=st.integers(1, 3),
 )
 def test_linear_layers_equal_torch(
@@ -70,22 +64,23 @@ def test_linear_layers_equal_torch(
     activation: Activation | None,
     bias: bool,
     adding: bool,
+    tiling: Tiling,
     threads: int,
 ) -> None:
     draw = torch.Generator().manual_seed(seed)
     weight = torch.randn(outputs, inputs, generator=draw).to(dtype)
-    affine = Affine(weight, torch.randn(outputs, generator=draw).to(dtype) if bias else None)
+    dense = Dense(weight, torch.randn(outputs, generator=draw).to(dtype) if bias else None)
     given_rows, added = torch.randn(rows, inputs, generator=draw), torch.randn(rows, outputs, generator=draw)
     wanted = given_rows.to(dtype).double() @ weight.double().T
-    if affine.bias is not None:
-        wanted += affine.bias.double()
+    if dense.bias is not None:
+        wanted += dense.bias.double()
     if adding:
         wanted += added
     elif activation is not None:
         wanted = _ACTIVATIONS[activation](wanted)
     torch.set_num_threads(threads)
-    layer = linear(affine, activation)
-    for level in _levels():
+    layer = linear(dense, activation, tiling)
+    for level in levels():
         library.choose_kernels(level)
         found = layer(given_rows, added if adding else None)
         torch.testing.assert_close(found, wanted.float(), rtol=2e-5, atol=5e-5)
@@ -153,7 +148,7 @@ def test_attention_equals_torch(
     if dtype == torch.bfloat16:
         made[:, : form.heads] = made[:, : form.heads].to(dtype).float()
     results = []
-    for level in (None, *_levels()):
+    for level in (None, *levels()):
         buffers = KeyValueBuffers(form, slots, length, torch.float32 if level is None else dtype, _CPU)
         buffers.layers[0].copy_(before.layers[0])
         if level is None:
@@ -179,7 +174,11 @@ def test_an_unknown_level_is_refused() -> None:
 
 
 def test_the_doctor_reports_whether_they_are_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert kernels_check() == DoctorCheck("decoder kernels", "ok", str(library.library_path()))
+    library.choose_kernels("auto")
+    choice = measure_kernels(len(os.sched_getaffinity(0)))
+    found = kernels_check()
+    assert found == DoctorCheck("decoder kernels", "ok", f"{library.library_path()}; {choice}")
+    assert f"{library.kernel_level()}, " in found.found
     monkeypatch.setattr(library, "library_path", lambda: tmp_path / "none.so")
     found = kernels_check()
     assert (found.verdict, found.advice) == ("note", "python -m tidal.flover.native.build")
@@ -195,6 +194,6 @@ def test_without_the_library_torch_computes(monkeypatch: pytest.MonkeyPatch) -> 
         assert library.kernel_level() is None
         weight = torch.randn(5, 3)
         rows = torch.randn(2, 3)
-        torch.testing.assert_close(linear(Affine(weight, None))(rows), functional.linear(rows, weight))
+        torch.testing.assert_close(linear(Dense(weight, None))(rows), functional.linear(rows, weight))
     finally:
         library.library.cache_clear()

@@ -12,8 +12,9 @@ import torch
 
 from tests.flover.native.test_kernels import _built as _built
 from tidal.flover.models.linear import NativeLinear
-from tidal.flover.models.weights import Affine
+from tidal.flover.models.weights import Dense
 from tidal.flover.native.library import library, sources
+from tidal.flover.native.tiling import DEFAULT_TILING
 
 _INPUTS, _OUTPUTS, _THREADS = 64, 960, (1, 2, 3, 5)
 
@@ -22,12 +23,12 @@ _INPUTS, _OUTPUTS, _THREADS = 64, 960, (1, 2, 3, 5)
 def layers() -> Iterator[dict[int, NativeLinear]]:
     """The same layer, by the number of threads that run it."""
     draw = torch.Generator().manual_seed(7)
-    affine = Affine(torch.randn(_OUTPUTS, _INPUTS, generator=draw), torch.randn(_OUTPUTS, generator=draw))
+    affine = Dense(torch.randn(_OUTPUTS, _INPUTS, generator=draw), torch.randn(_OUTPUTS, generator=draw))
     before, loaded, made = torch.get_num_threads(), library(), {}
     assert loaded is not None
     for threads in _THREADS:
         torch.set_num_threads(threads)
-        made[threads] = NativeLinear(affine, None, loaded)
+        made[threads] = NativeLinear(affine, None, loaded, DEFAULT_TILING)
     yield made
     torch.set_num_threads(before)
 

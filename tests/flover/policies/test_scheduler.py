@@ -74,7 +74,7 @@ class SimulatedService:
                 running.add(chunk.item)
         assert len(running) == self.scheduler.running
         assert running or not self.held or decision.chunks
-        for each in running:
+        for each in [each for each in self.held if each in running]:  # a set has another order in each run
             self.steps[each] -= 1
             if self.steps[each] < 0:
                 self.end(each)

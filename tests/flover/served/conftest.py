@@ -18,15 +18,20 @@ from testing.config import parameter
 from testing.decoders import EOS, build_decoder, tiny_model, write_decoder
 from testing.metrics import published
 from testing.servers import RunningServer, running_server
+from tests.flover.chat.templates import TEMPLATES
 from tests.flover.generating import generated_by_transformers
 from tests.flover.tasks.adapters import peft_model, save_adapter
 from tidal.commands.tasks import tasks as tasks_command
+from tidal.flover.manifest import FloverPrecision
 from tidal_client.main import build_app
 
 # Families and slots of the models. `narrow` has few slots, a short queue and no shuffle.
 FAMILIES = {"writer": "gpt2", "narrow": "llama"}
 SLOTS = {"writer": 6, "narrow": 2}
 MOST_OPEN = 16
+# Models with weights of integers, which are built from the source of `writer`. Random weights keep no bounds on text.
+INTEGERS: dict[str, FloverPrecision] = {"writer8": "int8", "writer4": "int4"}
+UNBOUNDED = {"tolerance": 100, "quality": {"perplexity_ratio": 100, "agreement": 0, "max_kl": 100}}
 # Tasks of `writer`, with different weights.
 TASKS = ("bard", "clerk")
 
@@ -77,7 +82,13 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("flover")
     for name, family in FAMILIES.items():
-        build_decoder(folder, name, write_decoder(folder / "sources" / name, family), slots=SLOTS[name])
+        source = write_decoder(folder / "sources" / name, family)
+        if name == "writer":
+            (source / "chat_template.jinja").write_text(TEMPLATES["chatml"])
+        build_decoder(folder, name, source, slots=SLOTS[name])
+    for name, precision in INTEGERS.items():
+        fields = {"precision": precision, "group_size": 32, **UNBOUNDED}
+        build_decoder(folder, name, folder / "sources/writer", slots=3, **fields)
     more = parameter("max_queue_size", MOST_OPEN) + parameter("shuffle", "false") + parameter("default_max_tokens", 5)
     with (folder / "repository" / "narrow" / "config.pbtxt").open("a") as config:
         config.write(more)
@@ -89,7 +100,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     merged = {task: peft_model(source, merged=True) for task, source in saved.items()}
     # A stream that is cancelled during its last response can delay the end of the server by this time.
     with running_server(folder / "repository", exit_timeout_s=3) as server:
-        for name in FAMILIES:
+        for name in (*FAMILIES, *INTEGERS):
             assert server.load_error(name) == ""
         yield Served(server, folder / "repository", sources, merged, saved)
 

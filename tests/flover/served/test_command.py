@@ -112,13 +112,15 @@ def test_load_without_generate_is_refused(served: Served) -> None:
     url = served.url("grpc")
     done = load("writer", "--url", url, "-r", "5", "-n", "2")
     assert done.exit_code == 2
-    assert (
-        done.stderr
-        == "model 'writer' has the inputs text_input, input_ids, stream: give --generate; nothing was sent\n"
-    )
+    inputs = "text_input, input_ids, messages, tools, stream"
+    assert done.stderr == f"model 'writer' has the inputs {inputs}: give --generate; nothing was sent\n"
 
 
 def test_generate_with_stream_names_generate_stream(served: Served) -> None:
-    status, body = served.post("writer", "generate", text_input="hi", stream=True, max_tokens=30)
-    assert status == 200
-    assert "use generate stream" in json.loads(body)["error"]
+    def message() -> str:
+        status, body = served.post("writer", "generate", text_input="hi", stream=True, max_tokens=100)
+        assert status == 200
+        return str(json.loads(body).get("error", ""))
+
+    # On a busy machine all tokens may be sent in one part, which `generate` can answer.
+    assert any("use generate stream" in message() for _ in range(5))

@@ -59,7 +59,7 @@ class TestTokens:
 
         complete = asyncio.run(all_of_them())
         assert sum(complete) >= 8
-        assert until(lambda: served.metric("taken_slots", model) == 0, 20)
+        assert until(lambda: served.metric("taken_slots", model) == 0)
 
     def test_text_parts_and_counts(self, url: str, served: Served) -> None:
         with Client(url) as client:
@@ -209,7 +209,7 @@ class TestRefusals:
             with pytest.raises(Unavailable, match="deadline of 2 ms"):
                 client.generate("writer", [3] * 20, max_tokens=100, latency_ms=2)
             assert client.generate("writer", [3], max_tokens=2, latency_ms=10_000).tokens
-        assert until(lambda: served.metric("taken_slots", "writer") == 0, 20)
+        assert until(lambda: served.metric("taken_slots", "writer") == 0)
 
 
 class TestCancellations:
@@ -224,9 +224,9 @@ class TestCancellations:
                     parts.close()
                 return served.metric("generations_total", "narrow", outcome="cancelled") > before
 
-            assert until(leave, 20)  # a text may end before its cancellation
+            assert until(leave)  # a text may end before its cancellation
             assert list(client.generate("narrow", [4], max_tokens=3).tokens) == served.greedy("narrow", [4], 3)
-        assert until(lambda: served.metric("taken_slots", "narrow") == 0, 20)
+        assert until(lambda: served.metric("taken_slots", "narrow") == 0)
 
     def test_a_closed_connection_cancels_its_request(self, served: Served) -> None:
         before = served.metric("generations_total", "narrow", outcome="cancelled")
@@ -240,11 +240,11 @@ class TestCancellations:
                 assert b"200 OK" in connection.recv(64)
             return served.metric("generations_total", "narrow", outcome="cancelled") > before
 
-        assert until(leave, 20)
-        assert until(lambda: served.metric("taken_slots", "narrow") == 0, 20)
+        assert until(leave)
+        assert until(lambda: served.metric("taken_slots", "narrow") == 0)
 
     def test_a_client_times_out_by_itself(self, url: str) -> None:
-        with Client(url, timeout_s=0.001) as client, pytest.raises(DeadlineExceeded, match=r"within 0\.001 s"):
+        with Client(url, timeout_s=0.0002) as client, pytest.raises(DeadlineExceeded, match=r"within 0\.0002 s"):
             client.generate("writer", [4], max_tokens=100)
 
 
@@ -256,5 +256,5 @@ def test_metrics(served: Served) -> None:
         "step_seconds_count", "step_slots_total", "generated_tokens_total", "prompt_tokens_total",
         "prefill_seconds_total", "queue_seconds_count", "request_seconds_count",
     ):  # fmt: skip
-        assert until(lambda family=family: served.metric(family, "writer") > 0, 5), family
+        assert until(lambda family=family: served.metric(family, "writer") > 0), family
     assert served.metric("step_slots_total", "writer") >= served.metric("fused_generations_count", "writer")

@@ -37,7 +37,7 @@ def test_beams_equal_those_of_transformers_beside_other_requests(url: str, serve
             assert beams.prompt_tokens == len(prompt)
             assert beams.generated_tokens == len(beams.tokens)
             assert beams.finish_reason == ("eos" if beams.tokens[-1] == EOS else "length")
-    assert until(lambda: served.metric("copied_bytes_total", "writer") > 0, 20)
+    assert until(lambda: served.metric("copied_bytes_total", "writer") > 0)
 
 
 def test_parts_name_their_prompt(url: str, served: Served) -> None:
@@ -90,7 +90,7 @@ def test_cancelled_requests_free_their_slots(url: str, served: Served) -> None:
             assert list(answer.tokens) == served.greedy("writer", byte_ids("hello"), 5)
 
     asyncio.run(all_of_them())
-    assert until(lambda: served.metric("taken_slots", "writer") == 0, 20)
+    assert until(lambda: served.metric("taken_slots", "writer") == 0)
     assert served.metric("waiting_slots", "writer") == 0
 
 

@@ -44,7 +44,7 @@ def test_tasks_and_the_base_share_steps(url: str, served: Served) -> None:
             await asyncio.gather(*(one(client, task) for task in (None, *TASKS) * 4))
 
     asyncio.run(all_of_them())
-    assert until(lambda: served.metric("tasks_resident", "writer") == len(TASKS), 20)
+    assert until(lambda: served.metric("tasks_resident", "writer") == len(TASKS))
     assert served.metric("task_bytes", "writer") > 0
 
 
@@ -85,7 +85,7 @@ def test_a_task_is_added_and_removed_without_a_reload(url: str, served: Served) 
                 return "unknown task 'guest'" in str(error)
             return False
 
-        assert until(refused, 5)
+        assert until(refused)
 
 
 def test_the_commands(served: Served, tmp_path: Path) -> None:

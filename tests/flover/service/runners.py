@@ -229,7 +229,7 @@ class Gate:
 
     def at(self, number: int) -> bool:
         """Wait until a pass is blocked; return whether it is."""
-        return until(lambda: self.reached == number, 5)
+        return until(lambda: self.reached == number)
 
     def open(self) -> None:
         self._opened.set()

@@ -17,15 +17,19 @@ from testing.decoders import byte_tokenizer
 from testing.requests import FakeRequest, make_context
 from testing.waiting import until
 from tests.flover.service.runners import EOS, MAX_LENGTH, VOCABULARY, CheapCosts, RandomMoves, ScriptedRunner
+from tidal.flover.chat import ChatFormat, ChatTemplate
 from tidal.flover.engine.runners import Runner, SharedRunner
 from tidal.flover.form import DecoderForm
 from tidal.flover.generation import Generation
+from tidal.flover.guided import GuidedGrammars, MaskWorker
 from tidal.flover.policies import FloverScheduler
+from tidal.flover.prompts import PromptReader
 from tidal.flover.request_parser import RequestParser
 from tidal.flover.responses import OUTPUTS
 from tidal.flover.service import FloverService
 from tidal.flover.tasks.folder import DecoderBase
 from tidal.flover.tasks.library import open_library
+from tidal.flover.text import TokenTexts
 from tidal.metrics import Metrics
 from tidal.requests import Array
 from tidal.service import ServiceContext
@@ -45,7 +49,9 @@ BASE = DecoderBase(
 
 def write_tokenizer(folder: Path) -> Path:
     file = folder / "tokenizer.json"
-    byte_tokenizer().save(str(file))
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens(["<end>"])
+    tokenizer.save(str(file))
     return file
 
 
@@ -118,7 +124,7 @@ class RunningService:
         """Submit requests while an iteration is blocked; return whether the next one will receive them."""
         service: Any = self.keeper._current.service
         self.ask(*requests)
-        return until(lambda: len(service._arrived) == len(requests), 5)
+        return until(lambda: len(service._arrived) == len(requests))
 
     def metric(self, family: str, **labels: str) -> float:
         """Return the sum of a family's series with these labels."""
@@ -130,11 +136,27 @@ class RunningService:
 
     def counts(self, family: str, value: float, **labels: str) -> bool:
         """Wait until a metric has a value, since some are set after the answer; return whether it has."""
-        return until(lambda: self.metric(family, **labels) == value, 5)
+        return until(lambda: self.metric(family, **labels) == value)
 
 
-def make_parser(tokenizer: Path, max_length: int = MAX_LENGTH, slots: int = 4) -> RequestParser:
-    return RequestParser(TextTokenizer(tokenizer, max_length - 1), VOCABULARY, max_length, 8, slots, frozenset({EOS}))
+#: A chat template that writes roles and contents.
+CHAT = ChatFormat(
+    templates={
+        "default": "{% for message in messages %}{% if message.role == 'critic' %}{{ raise_exception('no critics') }}"
+        "{% endif %}{{ message.role[0] }}:{{ message.content }};{% endfor %}"
+        "{% if tools %}{{ tools | tojson }}{% endif %}{{ style }}{% if add_generation_prompt %}a:{% endif %}"
+    },
+    special_tokens={"eos_token": "<end>"},
+)
+
+
+def make_parser(
+    tokenizer: Path, max_length: int = MAX_LENGTH, slots: int = 4, eos: frozenset[int] = frozenset({EOS})
+) -> RequestParser:
+    text = TextTokenizer(tokenizer, max_length - 1)
+    prompts = PromptReader(text, VOCABULARY, slots, ChatTemplate(CHAT))
+    grammars = GuidedGrammars(text.tokenizer, VOCABULARY, eos)
+    return RequestParser(prompts, grammars, MaskWorker(), max_length, 8, eos, TokenTexts(text.tokenizer))
 
 
 _models = itertools.count()
@@ -156,7 +178,6 @@ def running(
     """Run a service over a runner; at the end, check that each request was answered once and all slots are free."""
     decoder = ScriptedRunner() if decoder is None else decoder
     file = write_tokenizer(folder) if tokenizer is None else tokenizer
-    parser = make_parser(file, max_length, decoder.slots)
     metrics, opened, shared = Metrics("flover"), list[FakePrompt](), SharedRunner(decoder)
     name = f"flover{next(_models)}"
 
@@ -166,6 +187,7 @@ def running(
         with pytest.MonkeyPatch.context() as patch:
             if random_moves:
                 patch.setattr("tidal.flover.engine.slots.SlotTable", RandomMoves)
+            parser = make_parser(file, max_length, decoder.slots)
             return FloverService(context, parser, library, scheduler, shared, shuffle=shuffle, max_delay_s=0.02)
 
     def fail_all(error: Any) -> None:
@@ -181,6 +203,6 @@ def running(
             yield service
         finally:
             keeper.close(10)
-    assert until(lambda: not [each for each in threading.enumerate() if each.name.startswith(f"{name}-")], 5)
+    assert until(lambda: not [each for each in threading.enumerate() if each.name.startswith(f"{name}-")])
     assert [request.answers for request in opened] == [1] * len(opened)
     assert service.metric("taken_slots") == service.metric("waiting_generations") == 0

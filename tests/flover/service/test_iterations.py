@@ -46,9 +46,9 @@ def test_a_cancelled_request_runs_one_more_step_at_most(tmp_path: Path) -> None:
         cancelled.withdrawn = True
         gate.let()  # the client cancelled in step 0: the service checks for it during step 1
         assert gate.at(1)
-        assert until(lambda: cancelled.cancel_seen, 5)
+        assert until(lambda: cancelled.cancel_seen)
         gate.let()
-        assert until(lambda: cancelled.error is not None, 5)
+        assert until(lambda: cancelled.error is not None)
         assert isinstance(cancelled.error, Cancelled)
         assert gate.at(2)  # of the waiting request: the only slot was free
         assert sum(part["token_ids"].size for part in cancelled.parts) <= 3  # from its prefill and from steps 0 and 1
@@ -123,6 +123,6 @@ def test_the_cache_is_checked_once_while_idle(tmp_path: Path, monkeypatch: pytes
         request = FakePrompt([1], max_tokens=3)
         service.ask(request)
         request.wait()
-        assert until(lambda: decoder.checks == 1, 5)
+        assert until(lambda: decoder.checks == 1)
         time.sleep(0.2)
         assert decoder.checks == 1

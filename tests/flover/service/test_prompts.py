@@ -153,7 +153,7 @@ class TestBeams:
             assert service.metric("running_slots") == 6
             cancelled.withdrawn = True
             gate.let()
-            assert until(lambda: cancelled.cancel_seen, 5)  # in step 3 or 4
+            assert until(lambda: cancelled.cancel_seen)  # in step 3 or 4
             gate.let()
             assert waiting.tokens() == searched([4], 1, 6)  # all slots were free before another step
             assert gate.reached <= 4

@@ -73,17 +73,17 @@ def test_first_tokens_and_ends_do_not_wait() -> None:
     with responding(3600.0) as responder:
         text, other = Text(), Text(cost_s=0.01)
         push(responder, other)
-        assert until(lambda: other.parts == [1], 10)
+        assert until(lambda: other.parts == [1])
         push(responder, other)  # the first that may wait does not: nothing was sent before it
-        assert until(lambda: other.parts == [1, 1], 10)
-        assert until(lambda: responder._pacer.due > 0, 10)
+        assert until(lambda: other.parts == [1, 1])
+        assert until(lambda: responder._pacer.due > 0)
         responder._pacer.due = time.monotonic() + 3600  # an hour of sending lies behind
         push(responder, other)
         push(responder, text)
-        assert until(lambda: text.parts == [1], 10)
+        assert until(lambda: text.parts == [1])
         push(responder, text)
         push(responder, text, finish="length")
-        assert until(lambda: text.parts == [1, 2], 10)
+        assert until(lambda: text.parts == [1, 2])
         assert other.parts == [1, 1]
     assert other.parts == [1, 1, 1]  # closing sends what waits
 
@@ -97,7 +97,7 @@ def test_tokens_go_together_where_sending_takes_long() -> None:
             time.sleep(0.002)
         for text in texts:
             push(responder, text, finish="length")
-        assert until(lambda: all(sum(text.parts) == 61 for text in texts), 10)
+        assert until(lambda: all(sum(text.parts) == 61 for text in texts))
     assert all(len(text.parts) < 30 for text in texts)
 
 

@@ -54,7 +54,7 @@ def test_every_generation_uses_its_own_task(tmp_path: Path) -> None:
                 assert request.withdrawn
             else:
                 assert (number, found) == (number, [greedy(byte_ids(prompt), limit, number) for prompt in prompts])
-        assert until(lambda: service.metric("task_evictions_total") > 0, 5)
+        assert until(lambda: service.metric("task_evictions_total") > 0)
         assert service.metric("task_budget_bytes") == 2 * BYTES
 
 
@@ -85,16 +85,16 @@ def test_tasks_are_added_replaced_and_removed_during_generation(tmp_path: Path) 
         assert gate.at(2)
         put(tmp_path, 2, replace=True, name=old)
         new = put(tmp_path, 4)
-        assert until(lambda: service.metric("tasks") == 2, 5)
+        assert until(lambda: service.metric("tasks") == 2)
         assert service.arrives(
             second := FakePrompt([7], max_tokens=30, task=old), third := FakePrompt([7], max_tokens=9, task=new)
         )
         gate.let()
         assert gate.at(3)
         remove_task(tmp_path / "tasks", old)
-        assert until(lambda: service.metric("tasks") == 1, 5)
+        assert until(lambda: service.metric("tasks") == 1)
         # Both versions of that task are in use and are counted.
-        assert until(lambda: service.metric("task_bytes") == 3 * BYTES, 5)
+        assert until(lambda: service.metric("task_bytes") == 3 * BYTES)
         service.ask(refused := FakePrompt([7], task=old))
         with pytest.raises(InvalidArgument, match=f"unknown task '{old}'"):
             refused.wait()
@@ -102,7 +102,7 @@ def test_tasks_are_added_replaced_and_removed_during_generation(tmp_path: Path) 
         assert first.tokens() == greedy([7], 30, 1)
         assert second.tokens() == greedy([7], 30, 2)
         assert third.tokens() == greedy([7], 9, 4)
-        assert until(lambda: service.metric("task_bytes") == BYTES, 5)
+        assert until(lambda: service.metric("task_bytes") == BYTES)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_damaged_task_is_refused_in_its_own_requests(tmp_path: Path) -> None:
         assert good.tokens() == greedy([5], 9)
         file.write_bytes(content)
         put(tmp_path, 1, replace=True)
-        assert until(lambda: _tokens(service, "task1") == greedy([5], 9, 1), 5)
+        assert until(lambda: _tokens(service, "task1") == greedy([5], 9, 1))
 
 
 def test_cancelled_late_and_refused_requests_release_their_task(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_cancelled_late_and_refused_requests_release_their_task(tmp_path: Path) 
             with pytest.raises(Exception, match=r"cancelled|deadline"):
                 request.wait()
         remove_task(tmp_path / "tasks", "task1")
-        assert until(lambda: service.metric("tasks") == service.metric("task_bytes") == 0, 5)
+        assert until(lambda: service.metric("tasks") == service.metric("task_bytes") == 0)
 
 
 def _tokens(service, task: str) -> list[int]:  # type: ignore[no-untyped-def]

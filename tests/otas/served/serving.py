@@ -27,7 +27,7 @@ from tidal.service import ServiceContext
 from tidal.tasks.folder import tasks_folder
 from tidal.triton.keeper import ServiceKeeper
 
-OUTPUTS = frozenset({"gamma", "label", "logits", "probabilities", "queue_ms"})
+OUTPUTS = frozenset({"gamma", "input_tokens", "label", "logits", "probabilities", "queue_ms"})
 MANIFEST = OtasManifest.model_validate(CONTENT)
 GAMMA = 2  # adds prompts
 MADE = OtasProvenance(source="a test")
@@ -195,6 +195,7 @@ def running(
             libraries[-1],
             policies[-1],
             {},
+            tokens=MANIFEST.tokens,
             default_latency_s=default_latency_s,
             readers=readers,
         )
@@ -209,5 +210,5 @@ def running(
         yield Running(keeper, transformer, tasks, metrics, opened, policies, libraries)
     finally:
         keeper.close(10)
-    assert until(lambda: not [each for each in threading.enumerate() if each.name.startswith("v-")], 5)
+    assert until(lambda: not [each for each in threading.enumerate() if each.name.startswith("v-")])
     assert [request.answers for request in opened] == [1] * len(opened)

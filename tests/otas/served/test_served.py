@@ -166,4 +166,4 @@ def test_tasks_are_added_and_removed_while_others_are_served(
                 return f"unknown task '{name}'" in str(error)
             return False
 
-        assert until(gone, 10)
+        assert until(gone)

@@ -14,9 +14,10 @@ from PIL import Image
 
 from testing.requests import TextRequest, column
 from testing.waiting import Gate, until
-from tests.otas.served.serving import GAMMA, Scripted, ask, pixels, running
+from tests.otas.served.serving import GAMMA, MANIFEST, Scripted, ask, pixels, running
 from tests.otas.test_images import encoded, photo
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
+from tidal.otas.reading import read_images
 from tidal.tasks.folder import remove_task
 
 
@@ -46,6 +47,7 @@ class TestAnswers:
                 np.testing.assert_allclose(outputs["probabilities"].sum(1), 1, rtol=1e-5)
                 assert outputs["label"].ravel().tolist() == [labels[int(np.argmax(row))].encode() for row in expected]
                 assert (outputs["queue_ms"] > 0).all()
+                assert outputs["input_tokens"].tolist() == [[MANIFEST.tokens]] * 3
                 assert {outputs[each].dtype.name for each in ("logits", "probabilities", "queue_ms")} == {"float32"}
                 assert outputs["gamma"].dtype == np.int32
                 ran.add(tuple(gammas))
@@ -66,13 +68,32 @@ class TestAnswers:
             run.ask(request)
             np.testing.assert_allclose(request.wait()["logits"][0], run.tasks.logits("t", 0, -0.6), rtol=1e-5)
 
+    def test_only_encoded_images_are_left_to_reader_threads(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        readers: dict[str, str] = {}
+
+        def read(inputs: Any, *others: Any) -> Any:
+            readers.update(dict.fromkeys(inputs, threading.current_thread().name))
+            return read_images(inputs, *others)
+
+        monkeypatch.setattr("tidal.otas.service.read_images", read)
+        with running(tmp_path) as run:
+            run.tasks.add("t", 2)
+            grey = Image.fromarray(np.full((9, 5), 51, np.uint8))
+            requests = [ask("t", 0, inputs={"image": column([encoded(grey)])}), ask("t", 1.0)]
+            run.ask(*requests)
+            for request in requests:
+                request.wait()
+        assert readers == {"image": "v-reader", "pixel_values": threading.current_thread().name}
+
     def test_only_requested_outputs_are_computed(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 3)
             request = ask("t", 1.0)
             request.wanted = frozenset({"gamma"})
             run.ask(request)
-            assert set(request.wait()) == {"gamma", "logits"}
+            assert set(request.wait()) == {"gamma"}
 
 
 class TestRequests:
@@ -175,7 +196,7 @@ class TestRequests:
             other.wait()
             assert run.transformer.batches[1:] == [(0, [2.0])]
             assert run.counts("outcomes_total", 4, outcome="evicted")
-            assert until(lambda: [seconds is None for seconds in policy.reported] == [False, True], 5)
+            assert until(lambda: [seconds is None for seconds in policy.reported] == [False, True])
 
     def test_an_answer_after_the_deadline_counts_as_late(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
@@ -210,7 +231,7 @@ class TestRequests:
                 return float(request.deadline - policy.added[-1].deadline)
 
             assert left(20_000) == 0
-            assert until(lambda: 0.02 < left(20_000) < 2, 5)
+            assert until(lambda: 0.02 < left(20_000) < 2)
             assert left(100) == pytest.approx(0.01)  # a tenth at most
 
     def test_a_cancelled_query_is_not_run(self, tmp_path: Path) -> None:
@@ -234,7 +255,7 @@ class TestRequests:
             assert run.counts("outcomes_total", 1, outcome="cancelled")
             assert run.counts("outcomes_total", 1, outcome="evicted")
             # The latency of a batch that became smaller is not reported for the planned one.
-            assert until(lambda: len(run.policies[0].reported) == 2 and run.policies[0].reported[1] is None, 5)  # type: ignore[attr-defined]
+            assert until(lambda: len(run.policies[0].reported) == 2 and run.policies[0].reported[1] is None)  # type: ignore[attr-defined]
             assert run.policies[0].reported[0] > 0  # type: ignore[attr-defined]
 
 
@@ -271,7 +292,7 @@ class TestTasks:
             assert running_.wait()["logits"].shape == queued.wait()["logits"].shape == (1, 3)
             assert changed.wait()["logits"].shape == (1, 4)  # in one batch with the one before it
             assert run.transformer.batches[2] == (0, [2.0, 3.0])
-            assert until(lambda: run.libraries[0].refresh() is None and run.metric("task_bytes") == 0, 5)
+            assert until(lambda: run.libraries[0].refresh() is None and run.metric("task_bytes") == 0)
 
     def test_are_evicted_to_keep_the_memory_budget(self, tmp_path: Path) -> None:
         with running(tmp_path) as probe:
@@ -308,7 +329,7 @@ class TestFailures:
             assert [values for _, values in run.transformer.batches] == [[1.0, 2.0], [4.0]]
             assert run.counts("outcomes_total", 3, outcome="failed")
             # The third row of the first request was removed from the queue too.
-            assert until(lambda: [seconds is None for seconds in run.policies[0].reported] == [True, False], 5)  # type: ignore[attr-defined]
+            assert until(lambda: [seconds is None for seconds in run.policies[0].reported] == [True, False])  # type: ignore[attr-defined]
             assert run.metric("service_restarts_total") == 0
 
     def test_a_policy_error_restarts_the_service(self, tmp_path: Path) -> None:
@@ -329,7 +350,7 @@ class TestFailures:
                 except Unavailable:  # it is still starting
                     return False
 
-            assert until(serves, 5)
+            assert until(serves)
 
     def test_accepted_requests_are_answered_before_shutdown(self, tmp_path: Path) -> None:
         with running(tmp_path, partial(Scripted, (0,), 3)) as run:

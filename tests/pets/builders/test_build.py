@@ -27,6 +27,8 @@ from tidal_builders.pets.verify import PetsVerification
 from tidal_builders.specs import load_spec
 from tidal_builders.timing import Timing
 
+pytestmark = pytest.mark.builds
+
 MAX_LENGTH = 24
 Published = tuple[Path, Path, PetsReport]
 

@@ -16,7 +16,7 @@ from tidal.pets.openvino_engine.engine import open_openvino_engine
 from tidal_builders.pets.base import export_encoder
 
 TOLERANCE = 1e-4
-LENGTHS = (5, 1, 40, 17, 33, 2, 16, 31)
+LENGTHS = (5, 1, 40, 17, 33, 2, 16, 31, 8)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_rows_of_all_types_of_terms_in_one_batch(attentive: Callable[[str], Benc
     made = attentive(encoder)
     rng = np.random.default_rng(5)
     ids = rng.integers(4, VOCABULARY, (len(KINDS), max(LENGTHS) + 3))
-    found = made.engine.attended([each.task for each in made.tasks.values()], ids, np.asarray(LENGTHS))
+    found = made.engine.run([each.task for each in made.tasks.values()], ids, np.asarray(LENGTHS), attention=True)
     assert found.received.shape == ids.shape
     for row, (loaded, length) in enumerate(zip(made.tasks.values(), LENGTHS, strict=True)):
         own = ids[row, :length].tolist()
@@ -54,11 +54,11 @@ def test_attention_leaves_pooled_vectors_unchanged(
 ) -> None:
     ids, lengths = np.random.default_rng(1).integers(4, VOCABULARY, (3, 20)), np.asarray([20, 7, 1])
     with_it, without = attentive("bert"), bench("bert")
-    found = with_it.engine.attended([None] * 3, ids, lengths)
+    found = with_it.engine.run([None] * 3, ids, lengths, attention=True)
     np.testing.assert_array_equal(with_it.engine.pooled([None] * 3, ids, lengths), found.pooled)
     np.testing.assert_allclose(without.engine.pooled([None] * 3, ids, lengths), found.pooled, atol=1e-5)
     with pytest.raises(Unsupported, match="gives no attention_received: build it with attention_received"):
-        without.engine.attended([None] * 3, ids, lengths)
+        without.engine.run([None] * 3, ids, lengths, attention=True)
 
 
 def test_a_merged_copy_gives_the_same_attention(attentive: Callable[[str], Bench]) -> None:
@@ -66,6 +66,6 @@ def test_a_merged_copy_gives_the_same_attention(attentive: Callable[[str], Bench
     loaded = made.tasks["everything"]
     copy = open_openvino_engine(Path(made.base.folder), threads=1, merged=loaded.terms)
     ids, lengths = np.random.default_rng(2).integers(4, VOCABULARY, (2, 12)), np.asarray([12, 5])
-    found = copy.attended([copy.add(unmerged(loaded.terms))] * 2, ids, lengths)
-    shared = made.engine.attended([loaded.task] * 2, ids, lengths)
+    found = copy.run([copy.add(unmerged(loaded.terms))] * 2, ids, lengths, attention=True)
+    shared = made.engine.run([loaded.task] * 2, ids, lengths, attention=True)
     np.testing.assert_allclose(found.received, shared.received, atol=1e-3)

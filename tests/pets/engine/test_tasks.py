@@ -53,8 +53,8 @@ def zeros(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     [
         (TaskTerms(head(), {QUERY + "y": LinearTerms()}), f"no linear layer '{QUERY}y': did you mean '{QUERY}'"),
         (TaskTerms(head(), {}, {"pooler.dense": NormTerms(zeros(36), zeros(36))}), "no normalisation 'pooler.dense'"),
-        (TaskTerms(head(width=35)), "head weight is float32 (2, 35); the base accepts float32 (2, 36)"),
-        (TaskTerms(head(classes=3)), "head weight is float32 (3, 36); the base accepts float32 (2, 36)"),
+        (TaskTerms(head(width=35)), "shapes (2, 35) and (2,); accepted for task classification are (2, 36)"),
+        (TaskTerms(head(classes=3)), "shapes (3, 36) and (3,); accepted for task classification are (2, 36)"),
         (at_query(bias=zeros(35)), f"bias at '{QUERY}' is float32 (35,); the base accepts float32 (36,)"),
         (at_query(bias=np.zeros(36)), "is float64 (36,)"),
         (at_query(delta=sparse(columns=[36])), "a column of the sparse difference at"),

@@ -111,20 +111,20 @@ class Doubling:
     def __init__(self) -> None:
         self.made = 0
 
-    def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
+    def __call__(self, numbers: torch.Tensor) -> tuple[torch.Tensor, ...]:
         self.made += 1
         result = numbers * 2
         if FakeGraph.capturing is not None:
             FakeGraph.capturing.work = lambda: torch.mul(numbers, 2, out=result)
-        return result
+        return (result,)
 
 
 def test_a_layout_is_captured_at_its_second_run(cuda: ModuleType) -> None:
     cache, double = cuda.GraphCache(FakeStream(), torch.device("cpu")), Doubling()
     for value in range(5):
-        np.testing.assert_array_equal(cache.run("a", torch.tensor([value, 7]), double), [2 * value, 14])
+        np.testing.assert_array_equal(cache.run("a", torch.tensor([value, 7]), double)[0], [2 * value, 14])
     assert (double.made, FakeGraph.launches) == (2, 4)
-    np.testing.assert_array_equal(cache.run("b", torch.tensor([5]), double), [10])
+    np.testing.assert_array_equal(cache.run("b", torch.tensor([5]), double)[0], [10])
     assert (double.made, FakeGraph.launches) == (3, 4)
 
 
@@ -148,13 +148,13 @@ def test_the_runner_captures_anew_when_the_pools_change(cuda: ModuleType) -> Non
     plan = TorchBatchPlan(make_layout(), np.array([3, 4, 2, 5, 6, 1], np.int64), ())
     seen: list[Any] = []
 
-    def encode(batch: Any) -> torch.Tensor:
+    def encode(batch: Any, *, all_tokens: bool) -> tuple[torch.Tensor, torch.Tensor]:
         seen.append((batch.ids.tolist(), batch.lengths.tolist()))
-        return batch.ids.float()
+        return batch.ids.float(), batch.ids.float()[..., None]
 
     pools = {4: torch.zeros(2, 4)}
     for matrices in (pools, pools, {4: torch.zeros(3, 4)}):
-        np.testing.assert_array_equal(runner.run(encode, plan, matrices), [[3, 4], [2, 5]])
+        np.testing.assert_array_equal(runner.run(encode, plan, matrices).pooled, [[3, 4], [2, 5]])
     assert seen == [([[3, 4], [2, 5]], [6, 1])] * 3
     assert FakeGraph.launches == 1
 
@@ -162,7 +162,7 @@ def test_the_runner_captures_anew_when_the_pools_change(cuda: ModuleType) -> Non
 def make_layout() -> Any:
     from tidal.pets.torch_engine.plan import Layout
 
-    return Layout(rows=2, tokens=2, types=False, norms=0, parts=())
+    return Layout(rows=2, tokens=2, types=False, all_tokens=False, norms=0, parts=())
 
 
 def test_batches_of_one_layout_differ_only_in_their_numbers(exported: Callable[..., Exported]) -> None:
@@ -204,7 +204,7 @@ def test_batches_of_one_layout_differ_only_in_their_numbers(exported: Callable[.
     with torch.inference_mode():
         numbers.copy_(torch.from_numpy(second.numbers))
         found = engine._encoder(bind(first.layout, numbers, engine._pools.matrices(), MagicMock(), SequentialLanes()))
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found[0], expected, atol=1e-5)
 
 
 def test_rounding() -> None:

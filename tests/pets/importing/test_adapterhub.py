@@ -181,8 +181,14 @@ def test_distilbert_with_its_own_head(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"original_ln_before": True}, "original_ln_before is True (as in Pfeiffer's seq_bn): the adapter is not"),
-        ("pfeiffer", "original_ln_before is True"),
+        (
+            {"original_ln_before": True, "residual_before_ln": False},
+            "residual_before_ln is False: the adapter",
+        ),
+        (
+            {"original_ln_after": False},
+            "original_ln_after is False: no normalisation follows the adapter",
+        ),
         ({"is_parallel": True}, "is_parallel is True"),
         ({"use_gating": True}, "use_gating is True"),
         ({"phm_layer": True}, "phm_layer is True"),
@@ -204,7 +210,8 @@ def test_unsupported_adapters_are_refused(base: ImportBase, tmp_path: Path, conf
 @pytest.mark.parametrize(
     ("head", "reason"),
     [
-        ({"head_type": "tagging"}, "the head's type is tagging; accepted is classification"),
+        ({"head_type": "masked_lm"}, "the head's type is masked_lm; accepted: classification, multilabel"),
+        ({"head_type": "tagging"}, "the head has 2 layers on every token; accepted is 1 for a task of token-"),
         ({"layers": 1}, "the head differs from head_config.json"),
         ({"activation_function": "relu"}, "the head has 2 layers, use_pooler False and relu; accepted are"),
         ({"use_pooler": True}, "the head has 2 layers, use_pooler True"),
@@ -217,22 +224,33 @@ def test_unsupported_heads_are_refused(base: ImportBase, tmp_path: Path, head: d
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "task", "labels", "after_norm"),
     [
-        ("regression", "the head has one output: it is a cross-encoder or another regression"),
-        (
-            "multi_label",
-            "the head's type is multilabel_classification; accepted is classification: it is a multi",
-        ),
-        ("tagging", "the head's type is tagging; accepted is classification: it is a token classifier"),
-        ("plain_tokens", "the head is that of BertForTokenClassification; accepted is classification"),
+        ("regression", "regression", ("score",), False),
+        ("multi_label", "multi-label", ("down", "same", "up"), False),
+        ("tagging", "token-classification", ("down", "same", "up"), True),
+        ("plain_tokens", "token-classification", ("negative", "neutral", "positive"), False),
+        ("pfeiffer", "classification", ("down", "same", "up"), True),
     ],
 )
-def test_heads_for_other_tasks_saved_by_the_library_are_refused(name: str, message: str) -> None:
+def test_heads_saved_by_the_library(name: str, task: str, labels: tuple[str, ...], after_norm: bool) -> None:
     encoder = read_encoder(AutoModel.from_pretrained(SAVED / "base"))
-    with pytest.raises(TidalError) as caught:
-        import_task(SAVED / name, ImportBase(*base_layers(encoder), "some/base"), ImportOptions())
-    assert message in str(caught.value)
+    found = import_task(SAVED / name, ImportBase(*base_layers(encoder), "some/base"), ImportOptions()).terms
+    assert (found.head.task, found.head.labels) == (task, labels)
+    adapters = [own.bottleneck for own in found.linear.values() if own.bottleneck is not None]
+    assert [each.after_norm for each in adapters] == [after_norm] * len(adapters)
+    assert len(adapters) == (2 if after_norm else 4)
+
+
+def test_the_task_of_a_head_may_be_chosen_among_those_that_fit() -> None:
+    encoder = read_encoder(AutoModel.from_pretrained(SAVED / "base"))
+    base = ImportBase(*base_layers(encoder), "some/base")
+    found = import_task(SAVED / "regression", base, ImportOptions(task="rerank")).terms.head
+    assert (found.task, found.labels, found.settings) == ("rerank", (), {"activation": "sigmoid"})
+    with pytest.raises(TidalError, match=r"--task embedding does not fit .*, which is for regression: accepted: "):
+        import_task(SAVED / "regression", base, ImportOptions(task="embedding"))
+    with pytest.raises(TidalError, match="--labels yes: a task of rerank has no labels"):
+        import_task(SAVED / "regression", base, ImportOptions(task="rerank", labels=("yes",)))
 
 
 class TestTensors:
@@ -249,9 +267,8 @@ class TestTensors:
 
     def test_of_an_unknown_layer_are_refused(self, base: ImportBase, tmp_path: Path) -> None:
         name = "bert__encoder__layer__7__output__adapters__mood__adapter_up__bias"
-        assert (
-            "is not a bottleneck after a layer of the base; accepted are Houlsby adapters of this "
-            "base" in self.refused(base, tmp_path, **{name: torch.ones(32)})
+        assert "is not a bottleneck after a layer of the base; accepted are adapters of this base" in self.refused(
+            base, tmp_path, **{name: torch.ones(32)}
         )
 
     def test_that_are_not_an_adapter_are_refused(self, base: ImportBase, tmp_path: Path) -> None:
@@ -266,5 +283,13 @@ class TestTensors:
 
     def test_without_a_head_are_refused(self, base: ImportBase, tmp_path: Path) -> None:
         (save(tmp_path) / "head_config.json").unlink()
-        with pytest.raises(TidalError, match=r"has no head; save it with `save_adapter"):
+        with pytest.raises(TidalError, match=r"has no head; save it with `save_adapter.*or import it as an embedding"):
             import_task(tmp_path, base, ImportOptions())
+        with pytest.raises(TidalError, match=r"has no modules.json that says how .*; name it by --pooling: cls, max"):
+            import_task(tmp_path, base, ImportOptions(task="embedding"))
+        head = import_task(tmp_path, base, ImportOptions(task="embedding", pooling="mean")).terms.head
+        assert (head.weight.shape, head.settings["pooling"], head.settings["normalized"]) == (
+            (0, WIDTH),
+            ["mean"],
+            True,
+        )

@@ -28,7 +28,7 @@ from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.importing.imported import ImportBase, ImportOptions
 from tidal_builders.pets.importing.recognise import import_task
-from tidal_builders.pets.importing.sources import load_classifier
+from tidal_builders.pets.importing.sources import load_source
 from tidal_builders.pets.merging import merged_weights
 
 LABELS = ("negative", "neutral", "positive")
@@ -106,11 +106,11 @@ def test_a_task_is_independent_of_the_model_that_it_was_imported_from(
     tuned(base_folder, tmp_path, lambda name: name.endswith("bias") or "LayerNorm" in name)
     loaded = []
 
-    def load(folder: Path) -> Any:
-        loaded.append(load_classifier(folder))
+    def load(folder: Path, task: str) -> Any:
+        loaded.append(load_source(folder, task))
         return loaded[-1]
 
-    monkeypatch.setattr("tidal_builders.pets.importing.checkpoint.load_classifier", load)
+    monkeypatch.setattr("tidal_builders.pets.importing.checkpoint.load_source", load)
     found = import_task(tmp_path, base, ImportOptions())
     before = copy.deepcopy(found.terms)
     with torch.no_grad():
@@ -143,32 +143,35 @@ def test_default_label_names_are_reported(base_folder: Path, base: ImportBase, t
 
 
 @pytest.mark.parametrize(
-    ("architecture", "fields", "message"),
+    ("architecture", "fields", "task"),
     [
-        (AutoModelForSequenceClassification, {"num_labels": 1}, "a cross-encoder or another regression.*num_labels 1"),
-        (
-            AutoModelForSequenceClassification,
-            {"problem_type": "multi_label_classification"},
-            "a multi-label classifier: its labels are independent",
-        ),
-        (
-            AutoModelForSequenceClassification,
-            {"problem_type": "regression"},
-            "a cross-encoder or another regression: it gives a score",
-        ),
-        (AutoModelForTokenClassification, {}, r"a token classifier \(named entities"),
-        (AutoModelForQuestionAnswering, {}, "an extractive question-answering model"),
+        (AutoModelForSequenceClassification, {"num_labels": 1}, "regression"),
+        (AutoModelForSequenceClassification, {"problem_type": "multi_label_classification"}, "multi-label"),
+        (AutoModelForSequenceClassification, {"problem_type": "regression"}, "regression"),
+        (AutoModelForTokenClassification, {}, "token-classification"),
+        (AutoModelForQuestionAnswering, {"num_labels": 2}, "question-answering"),
     ],
 )
-def test_checkpoints_for_other_tasks_are_refused(
-    base_folder: Path, base: ImportBase, tmp_path: Path, architecture: Any, fields: dict[str, Any], message: str
+def test_checkpoints_for_other_tasks(
+    base_folder: Path, base: ImportBase, tmp_path: Path, architecture: Any, fields: dict[str, Any], task: str
 ) -> None:
-    architecture.from_pretrained(base_folder, ignore_mismatched_sizes=True, **fields).save_pretrained(tmp_path)
-    with pytest.raises(Unsupported, match=f"cannot be a task: it is {message}"):
-        import_task(tmp_path, base, ImportOptions())
+    model = architecture.from_pretrained(base_folder, ignore_mismatched_sizes=True, **fields)
+    model.save_pretrained(tmp_path)
+    found = import_task(tmp_path, base, ImportOptions())
+    layer = getattr(model, "classifier", None) or model.qa_outputs
+    assert (found.kind, found.terms.head.task) == ("bitfit", task)
+    assert not found.terms.linear  # the base's pooler is kept where the task does not read it
+    np.testing.assert_array_equal(found.terms.head.weight, layer.weight.detach())
 
 
 class TestRefusing:
+    def test_a_head_with_more_outputs_than_its_task_has(
+        self, base_folder: Path, base: ImportBase, tmp_path: Path
+    ) -> None:
+        AutoModelForQuestionAnswering.from_pretrained(base_folder).save_pretrained(tmp_path)
+        with pytest.raises(InvalidArgument, match="the head has 3 outputs; a head for question-answering has 2"):
+            import_task(tmp_path, base, ImportOptions())
+
     def test_another_encoder(self, base: ImportBase, tmp_path: Path) -> None:
         make_tiny_classifier(tmp_path, hidden=64)
         with pytest.raises(
@@ -190,8 +193,9 @@ class TestRefusing:
 
     def test_an_encoder_without_a_classifier(self, base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
         AutoModelForSequenceClassification.from_pretrained(base_folder).bert.save_pretrained(tmp_path)
-        with pytest.raises(Unsupported, match="cannot be a task: it is a model without a head"):
+        with pytest.raises(InvalidArgument, match=r"has no modules\.json that says how hidden states become"):
             import_task(tmp_path, base, ImportOptions())
+        assert import_task(tmp_path, base, ImportOptions(pooling="cls")).terms.head.task == "embedding"
         (tmp_path / "config.json").write_text((base_folder / "config.json").read_text())
         with pytest.raises(InvalidArgument, match=r"has no weights for classifier\.bias, classifier\.weight"):
             import_task(tmp_path, base, ImportOptions())

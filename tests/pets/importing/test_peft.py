@@ -12,7 +12,12 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import (
+    AutoModel,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
 
 from testing.small_base import MADE, same_terms
 from tests.pets.importing.reference import answer, logits
@@ -142,10 +147,9 @@ def test_unknown_labels_must_be_given(base: ImportBase, adapter: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"task_type": "TOKEN_CLS"}, "is an adapter of a token classifier"),
-        ({"task_type": "QUESTION_ANS"}, "is an adapter of an extractive question-answering model"),
-        ({"task_type": "CAUSAL_LM"}, "is an adapter of a decoder"),
-        ({"task_type": None, "auto_mapping": {"base_model_class": "BertForTokenClassification"}}, "a token classifier"),
+        ({"task_type": "CAUSAL_LM"}, "cannot be a task: it is a decoder"),
+        ({"task_type": "SEQ_2_SEQ_LM"}, "cannot be a task: it is a sequence-to-sequence model"),
+        ({"task_type": "FEATURE_EXTRACTION"}, "it has a classifier, which a task of embedding has not"),
     ],
 )
 def test_adapters_for_other_tasks_are_refused(
@@ -156,39 +160,53 @@ def test_adapters_for_other_tasks_are_refused(
         import_task(adapter, base, NO_OPTIONS)
 
 
-def test_a_token_classification_adapter_saved_by_peft_is_refused(
-    base_folder: Path, base: ImportBase, tmp_path: Path
+@pytest.mark.parametrize(
+    ("kind", "task", "outputs"),
+    [("TOKEN_CLS", "token-classification", 3), (None, "token-classification", 3),
+     ("QUESTION_ANS", "question-answering", 2),
+     ("FEATURE_EXTRACTION", "embedding", 0)],
+)  # fmt: skip
+def test_adapters_of_every_task_type_saved_by_peft(
+    base_folder: Path, base: ImportBase, tmp_path: Path, kind: str | None, task: str, outputs: int
 ) -> None:
-    for kind in ("TOKEN_CLS", None):
-        model = AutoModelForTokenClassification.from_pretrained(base_folder)
-        options: Any = {"modules_to_save": ["classifier"]} if kind is None else {"task_type": kind}
-        get_peft_model(model, LoraConfig(target_modules=["query"], **options)).save_pretrained(tmp_path / str(kind))
-        with pytest.raises(Unsupported, match="is an adapter of a token classifier"):
-            import_task(tmp_path / str(kind), base, NO_OPTIONS)
+    model_of = {
+        "token-classification": AutoModelForTokenClassification,
+        "question-answering": AutoModelForQuestionAnswering,
+        "embedding": AutoModel,
+    }[task]
+    sizes: Any = {"num_labels": 2} if task == "question-answering" else {}
+    model = model_of.from_pretrained(base_folder, **sizes)
+    options: Any = {"modules_to_save": ["classifier"]} if kind is None else {"task_type": kind}
+    get_peft_model(model, LoraConfig(target_modules=["query"], **options)).save_pretrained(tmp_path)
+    found = import_task(tmp_path, base, ImportOptions(pooling="mean" if task == "embedding" else None))
+    assert (found.terms.head.task, len(found.terms.head.weight)) == (task, outputs)
+    assert len(found.terms.linear) == 2
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "task"),
     [
         ({"architectures": ["BertForSequenceClassification"], "problem_type": "multi_label_classification"},
-         "the adapter's config.json names a multi-label classifier"),
-        ({"problem_type": "regression"}, "the adapter's config.json names a cross-encoder or another regression"),
+         "multi-label"),
+        ({"problem_type": "regression"}, "regression"),
     ],
 )  # fmt: skip
 def test_a_config_next_to_the_adapter_is_respected(
-    base: ImportBase, adapter: Path, config: dict[str, Any], message: str
+    base: ImportBase, adapter: Path, config: dict[str, Any], task: str
 ) -> None:
     (adapter / "config.json").write_text(json.dumps(config))
-    with pytest.raises(Unsupported, match=message):
-        import_task(adapter, base, NO_OPTIONS)
+    assert import_task(adapter, base, NO_OPTIONS).terms.head.task == task
 
 
-def test_a_regression_is_refused(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+def test_one_output_is_a_regression_or_a_reranker(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(base_folder, num_labels=1, ignore_mismatched_sizes=True)
     get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["query"])).save_pretrained(tmp_path)
-    for options in (NO_OPTIONS, ImportOptions(labels=("score",))):
-        with pytest.raises(Unsupported, match="the head has one output: it is a cross-encoder or another regression"):
-            import_task(tmp_path, base, options)
+    found = import_task(tmp_path, base, NO_OPTIONS).terms.head
+    assert (found.task, found.labels) == ("regression", ("score",))
+    assert import_task(tmp_path, base, ImportOptions(labels=("stars",))).terms.head.labels == ("stars",)
+    assert import_task(tmp_path, base, ImportOptions(task="rerank")).terms.head.task == "rerank"
+    with pytest.raises(InvalidArgument, match=r"--task multi-label does not fit .*: accepted: regression, rerank"):
+        import_task(tmp_path, base, ImportOptions(task="multi-label"))
 
 
 def test_lora_on_an_embedding_is_refused(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
@@ -246,7 +264,7 @@ class TestTensors:
         self, base: ImportBase, adapter: Path, tensors: dict[str, torch.Tensor]
     ) -> None:
         left = {name: value for name, value in tensors.items() if "classifier" not in name}
-        assert "it has no classifier of one linear layer" in self.refused(base, adapter, left)
+        assert "it has no head of one linear layer" in self.refused(base, adapter, left)
 
     def test_of_unknown_layers_are_refused(
         self, base: ImportBase, adapter: Path, tensors: dict[str, torch.Tensor]

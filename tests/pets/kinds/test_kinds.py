@@ -26,7 +26,7 @@ from tidal.pets.kinds.kind import find_kind, kinds
 from tidal.pets.kinds.positions import pack_positions, positions_of, read_positions, sparse_delta
 from tidal.pets.kinds.stored import read_terms, write_terms
 from tidal.pets.kinds.tensors import LayerTensors
-from tidal.pets.terms import LinearLayer, LinearTerms, TaskTerms
+from tidal.pets.terms import Head, LinearLayer, LinearTerms, TaskTerms
 from tidal.tasks.stored import Storage
 from tidal.tensor_file import Array, pack_tensors, parse_tensors
 
@@ -39,7 +39,9 @@ def stored(kind: str, **how: bool) -> tuple[TaskTerms, dict[str, Array]]:
 
 
 def read(kind: str, tensors: dict[str, Array], labels: int = 3) -> TaskTerms:
-    return read_terms(find_kind(kind), tensors, [f"label {number}" for number in range(labels)], BASE)
+    values = np.zeros((0, BASE.width), np.float32), np.zeros(0, np.float32)
+    form = Head(*values, tuple(f"label {number}" for number in range(labels)))
+    return read_terms(find_kind(kind), tensors, form, BASE)
 
 
 def test_all_kinds_are_known() -> None:

@@ -18,7 +18,7 @@ from testing.waiting import until
 from tests.tabi.serving import write_tokenizer
 from tidal.metrics import Metrics
 from tidal.pets.copies import MergingOptions
-from tidal.pets.engine.contract import Attended
+from tidal.pets.engine.contract import EncoderOutputs
 from tidal.pets.library import PetsLibrary, open_library
 from tidal.pets.policies import Batching, PetsScheduler, joint
 from tidal.pets.policies.merging import MergeRule
@@ -101,10 +101,21 @@ class FakeEngine:
         assert ids.shape == type_ids.shape == (len(tasks), max(lengths))
         return np.stack([vector(length, len(task.head.labels)) for task, length in zip(tasks, lengths, strict=True)])
 
-    def attended(self, tasks: Sequence[FakeTask], ids: Any, lengths: Sequence[int], type_ids: Any = None) -> Attended:
+    def run(
+        self,
+        tasks: Sequence[FakeTask],
+        ids: Any,
+        lengths: Sequence[int],
+        type_ids: Any = None,
+        *,
+        all_tokens: bool = False,
+        attention: bool = False,
+    ) -> EncoderOutputs:
         """Each token receives its position, from 1; so does padding, which must not be in answers."""
         received = np.tile(np.arange(1, ids.shape[1] + 1, dtype=np.float32), (len(tasks), 1))
-        return Attended(self.pooled(tasks, ids, lengths, type_ids), received)
+        pooled = self.pooled(tasks, ids, lengths, type_ids)
+        hidden = np.repeat(pooled[:, None], ids.shape[1] if all_tokens else 1, axis=1)
+        return EncoderOutputs(pooled, hidden, received if attention else None)
 
 
 def vector(length: int, classes: int) -> FloatArray:

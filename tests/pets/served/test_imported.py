@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,12 +14,18 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 from typer.testing import CliRunner, Result
 
 from testing.models import make_tiny_classifier
 from testing.pets import Base
 from testing.servers import RunningServer
+from testing.task_heads import best_span
 from tests.pets.served.conftest import Served
 from tidal.commands import tasks as command
 from tidal.pets.base import load_base_layers
@@ -134,6 +141,62 @@ def sources(base: Base, tmp_path_factory: pytest.TempPathFactory) -> dict[str, S
     return found | {"lora": low_rank(base.source, folder / "lora")}
 
 
+@dataclass(frozen=True)
+class Peft:
+    """A LoRA for one task: how peft makes it, the head that it becomes, options of the command, and its output."""
+
+    model: Any
+    task_type: str
+    head: str
+    options: tuple[str, ...] = ()
+    output: str = "logits"
+    sizes: int | None = None
+
+
+PEFT = {
+    "tokens": Peft(AutoModelForTokenClassification, "TOKEN_CLS", "token-classification"),
+    "stars": Peft(AutoModelForSequenceClassification, "SEQ_CLS", "regression", sizes=1),
+    "relevance": Peft(AutoModelForSequenceClassification, "SEQ_CLS", "rerank", ("--task", "rerank"), sizes=1),
+    "vectors": Peft(AutoModel, "FEATURE_EXTRACTION", "embedding", ("--pooling", "lasttoken"), "embedding"),
+}
+
+
+@pytest.mark.parametrize("name", PEFT)
+def test_answers_equal_those_of_peft(server: RunningServer, base: Base, tmp_path: Path, name: str) -> None:
+    made = PEFT[name]
+    sizes = {} if made.sizes is None else {"num_labels": made.sizes, "ignore_mismatched_sizes": True}
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(6)
+        model = made.model.from_pretrained(base.source, **sizes)
+        lora = get_peft_model(model, LoraConfig(task_type=made.task_type, r=4, target_modules=["query", "value"]))
+        for weight in lora.parameters():
+            if weight.requires_grad:
+                weight.copy_(torch.randn_like(weight) * 0.2)
+    lora.eval().save_pretrained(tmp_path)
+    options = ["--base-model", base.source, *made.options]
+    added = add(server.repository, "base", tmp_path, f"peft-{name}", "--json", *options)
+    assert added.exit_code == 0, added.output
+    record = json.loads(added.stdout)
+    assert (record["kind"], record["head"]) == ("lora", made.head)
+    assert record["provenance"]["answers"]["agreement"] > 0.9999
+    pairs = made.head == "rerank"
+    for text, pair in itertools.pairwise(TEXTS):
+        inputs = {"text_input": np.array([[text.encode()]], object)}
+        if pairs:
+            inputs["text_pair"] = np.array([[pair.encode()]], object)
+        with Client(f"grpc://{server.grpc}") as client:
+            found = client.infer("base", inputs, task=f"peft-{name}")[made.output][0]
+        encoded = base.tokenizer(text, pair if pairs else None, return_tensors="pt")
+        with torch.inference_mode():
+            outputs = lora(**encoded)
+        if made.head == "embedding":
+            last = outputs.last_hidden_state[0, -1]
+            wanted = last / last.norm()
+        else:
+            wanted = outputs.logits[0]
+        np.testing.assert_allclose(found, wanted.numpy(), atol=1e-4)
+
+
 @pytest.fixture
 def server(served: Served) -> RunningServer:
     return served.server
@@ -144,10 +207,12 @@ def add(repository: Path, model: str, source: Path, name: str, *options: str | P
     return CliRunner().invoke(command.tasks, arguments)
 
 
-def logits_of(server: RunningServer, model: str, task: str, texts: Sequence[str]) -> FloatArray:
+def answers_of(
+    server: RunningServer, model: str, task: str, texts: Sequence[str], output: str = "logits"
+) -> FloatArray:
     inputs = {"text_input": np.array([[text.encode()] for text in texts], object)}
     with Client(f"grpc://{server.grpc}") as client:
-        return client.infer(model, inputs, task=task)["logits"]
+        return client.infer(model, inputs, task=task)[output]
 
 
 @pytest.mark.parametrize(
@@ -169,26 +234,65 @@ def test_answers_equal_those_of_the_unmodified_model(
     assert held["max_error"] < 1e-4
     kept = record["provenance"]["accuracy"]
     assert kept == ({"rows": len(TEXTS), "accuracy": 1, "source_accuracy": 1} if with_data else None)
-    np.testing.assert_allclose(logits_of(server, "base", task, TEXTS), source.logits, atol=1e-4)
+    np.testing.assert_allclose(answers_of(server, "base", task, TEXTS), source.logits, atol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "with_data"), [("houlsby", False), ("pooled", True), ("plain", False)])
+# Adapters with the task that their head answers, options of the command, and the output that the answers are made of.
+HUB_TASKS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "houlsby": ("classification", (), "logits"),
+    "pooled": ("classification", (), "logits"),
+    "plain": ("classification", (), "logits"),
+    "pfeiffer": ("classification", (), "logits"),
+    "both": ("classification", (), "logits"),
+    "regression": ("regression", (), "logits"),
+    "multi_label": ("multi-label", (), "logits"),
+    "tagging": ("token-classification", (), "logits"),
+    "plain_tokens": ("token-classification", (), "logits"),
+    "headless": ("embedding", ("--task", "embedding", "--pooling", "mean"), "embedding"),
+}
+
+
+@pytest.mark.parametrize(("name", "with_data"), [*((name, False) for name in HUB_TASKS), ("pooled", True)])
 def test_answers_equal_those_of_adapterhubs_library(
     server: RunningServer, tmp_path: Path, name: str, with_data: bool
 ) -> None:
-    golden = json.loads((SAVED / "answers.json").read_text())
-    logits, options = golden["logits"][name], ["--base-model", str(SAVED / "base")]
+    golden, (head, given, output) = json.loads((SAVED / "answers.json").read_text()), HUB_TASKS[name]
+    values = [np.asarray(each) for each in golden["logits"][name]]
+    options = ["--base-model", str(SAVED / "base"), *given]
     if with_data:
-        rows = [f"{text}\t{label}" for text, label in zip(golden["texts"], np.argmax(logits, 1), strict=True)]
+        rows = [f"{text}\t{each.argmax()}" for text, each in zip(golden["texts"], values, strict=True)]
         (tmp_path / "data.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
         options += ["--data", str(tmp_path / "data.tsv")]
     task = f"{name}_{with_data}"
-    added = add(server.repository, "hub", SAVED / name, task, *options)
+    added = add(server.repository, "hub", SAVED / name, task, "--json", *options)
     assert added.exit_code == 0, added.output
-    texts = len(rows) if with_data else 128
-    assert f"compared with the adapter on its base: agreement 100.0%, 100.0% of the labels on {texts}" in added.stdout
-    assert ("accuracy on 5 queries: 100.00%; the source's: 100.00%" in added.stdout) == with_data
-    np.testing.assert_allclose(logits_of(server, "hub", task, golden["texts"]), logits, atol=1e-4)
+    record = json.loads(added.stdout)
+    assert record["head"] == head
+    compared, kept = record["provenance"]["answers"], record["provenance"]["accuracy"]
+    assert compared["source"] == "the adapter on its base"
+    assert compared["texts"] == (len(rows) if with_data else 128)
+    assert compared["agreement"] > 0.9999
+    assert kept == ({"rows": 5, "accuracy": 1, "source_accuracy": 1} if with_data else None)
+    if head == "embedding":  # the library has no pooling: the mean of its hidden states, normalised
+        values = [each.mean(0) / np.linalg.norm(each.mean(0)) for each in values]
+    found = answers_of(server, "hub", task, golden["texts"], output)
+    for got, wanted in zip(found, values, strict=True):
+        np.testing.assert_allclose(got[: len(wanted)], wanted, atol=1e-4)
+
+
+def test_spans_equal_those_of_adapterhubs_library(server: RunningServer) -> None:
+    golden = json.loads((SAVED / "answers.json").read_text())
+    added = add(server.repository, "hub", SAVED / "spans", "spans", "--json", "--base-model", str(SAVED / "base"))
+    assert added.exit_code == 0, added.output
+    assert json.loads(added.stdout)["head"] == "question-answering"
+    tokenizer, texts = AutoTokenizer.from_pretrained(SAVED / "base"), golden["texts"]
+    with Client(f"grpc://{server.grpc}") as client:
+        for question, context, values in zip(texts, [*texts[1:], texts[0]], golden["logits"]["spans"], strict=True):
+            inputs = {name: np.array([[text.encode()]], object) for name, text in
+                      (("text_input", question), ("text_pair", context))}  # fmt: skip
+            found = client.infer("hub", inputs, task="spans")
+            wanted = best_span(np.asarray(values), tokenizer(question, context))
+            assert (found["start"][0, 0], found["end"][0, 0]) == wanted
 
 
 @pytest.fixture(scope="module")

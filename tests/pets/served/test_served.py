@@ -179,7 +179,7 @@ class TestChanges:
                         check(base, name, "good song", client.classify("base", "good song", task=name))
                     remove_task(folder, name)
                     assert until(lambda name=name: not self._serves(client, name))  # type: ignore[misc]
-            assert until(lambda: answered[0] > 100, 30)
+            assert until(lambda: answered[0] > 100)
         finally:
             stop.set()
             thread.join(30)

@@ -53,12 +53,13 @@ class TestAnswers:
             run.engine.before = gate
             run.ask(ask("t", "a"))
             assert gate.reached.wait(10)  # the others share a pass
-            asking = TextRequest(*texts(4, 3), wanted=OUTPUTS | {"attention_received"}, task="t")
+            asking = TextRequest(*texts(4, 3), wanted=OUTPUTS | {"attention_received", "input_tokens"}, task="t")
             other = ask("t", *texts(6))
             run.ask(asking, other)
             assert run.counts("waiting_queries", 3)
             gate.open()
             assert asking.wait()["attention_received"].tolist() == [[1, 2, 3, 4], [1, 2, 3, 0]]
+            assert asking.wait()["input_tokens"].tolist() == [[4], [3]]
             expected = np.stack([run.tasks.logits("t", length) for length in (4, 3)])
             np.testing.assert_allclose(asking.wait()["logits"], expected, rtol=1e-5)
             assert set(other.wait()) == OUTPUTS

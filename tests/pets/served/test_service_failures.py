@@ -79,8 +79,12 @@ class TestFailures:
             run.engine.before = gate
             run.ask(ask("t", "a"))
             assert gate.reached.wait(10)
+            planned = threading.Event()
+            prepare = run.schedulers[0].prepare
+            run.schedulers[0].prepare = lambda: (prepare(), planned.set())  # type: ignore[assignment]
             run.ask(*(ask("t", "a", "a b") for _ in range(4)))
             assert run.counts("waiting_queries", 8)
+            assert planned.wait(10)  # from here on the other runner waits
 
             def fail(_now: float) -> None:
                 del run.schedulers[0].next_batch  # only this once
@@ -90,7 +94,7 @@ class TestFailures:
             gate.open()
             assert reported.wait(10)
             # The failure has not been reported yet: the other runner ends without running the waiting queries.
-            assert until(lambda: sum(each.name == "p-runner" for each in threading.enumerate()) == 1, 10)
+            assert until(lambda: sum(each.name == "p-runner" for each in threading.enumerate()) == 1)
             assert len(run.engine.batches) == 1
             between = ask("t", "a")
             run.ask(between)

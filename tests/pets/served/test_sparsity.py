@@ -22,6 +22,8 @@ from tidal.tasks.folder import tasks_folder
 from tidal_builders.pets.importing.comparison import agreement
 from tidal_builders.pets.importing.ladder import LADDER, SparsityStep, best_step, climb
 
+pytestmark = pytest.mark.builds
+
 LABELS = ("bad", "good")
 GOOD, BAD = ("good", "great", "love", "best"), ("bad", "awful", "hate", "worst")
 FILLERS = ("the", "film", "song", "service", "was", "very", "table", "not", "a", "please", "book", "city")
@@ -192,18 +194,19 @@ class TestLadder:
 class TestAgreement:
     def test_of_equal_answers_is_1(self) -> None:
         logits = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
-        assert agreement(logits, logits) == 1.0
+        assert agreement("classification", logits, logits) == 1.0
 
     def test_counts_labels(self) -> None:
         sure = np.array([[9.0, 0.0]] * 4, np.float32)
         turned = sure.copy()
         turned[0] = turned[0, ::-1]
-        assert agreement(sure, turned) == pytest.approx(0.75, abs=1e-3)
+        assert agreement("classification", sure, turned) == pytest.approx(0.75, abs=1e-3)
 
     def test_depends_on_confidence_too(self) -> None:
         """Both predict class 0 for every text, one of them with low confidence."""
         sure, unsure = np.array([[9.0, 0.0]] * 4, np.float32), np.array([[0.1, 0.0]] * 4, np.float32)
-        assert agreement(sure, unsure) == pytest.approx(0.525, abs=1e-3)
+        assert agreement("classification", sure, unsure) == pytest.approx(0.525, abs=1e-3)
 
     def test_of_nan_is_0(self) -> None:
-        assert agreement(np.zeros((1, 2), np.float32), np.full((1, 2), np.nan, np.float32)) == 0.0
+        nothing = np.full((1, 2), np.nan, np.float32)
+        assert agreement("classification", np.zeros((1, 2), np.float32), nothing) == 0.0

@@ -225,8 +225,11 @@ class TestRefusing:
             ({"base": "x"}, "base: String should match pattern"),
             ({"labels": ["label 0", "label 1"]}, "'head/weight' has shape [3, 16]; accepted: [2, 16]"),
             ({"labels": ["a", "a", "b"]}, "labels must differ"),
-            ({"labels": []}, "labels: Tuple should have at least 1 item"),
-            ({"labels": ["LABEL_0"]}, "expected 2 labels or more, got one, 'LABEL_0': one output is a score"),
+            ({"labels": []}, "the head has 0 labels; a head of task classification needs labels"),
+            (
+                {"labels": ["LABEL_0"]},
+                "the head has one label, 'LABEL_0', and the task classification; one output is a score",
+            ),
             ({"surprise": 1}, "surprise: Extra inputs are not permitted"),
             (
                 {"tensors": {"path": "/etc/passwd", "bytes": 1, "sha256": "0"}},

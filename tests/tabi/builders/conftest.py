@@ -131,11 +131,18 @@ def steady_latencies() -> Iterator[None]:
 
 @contextmanager
 def short_search() -> Iterator[None]:
-    """Reduce the search to few candidates, for tests that need any cascade."""
+    """Reduce the search to few candidates and draw no plots, for tests that need any cascade."""
     with pytest.MonkeyPatch.context() as patch:
         for path, value in SHORT_SEARCH.items():
             patch.setattr(path, value)
+        omit_plots(patch)
         yield
+
+
+def omit_plots(patch: pytest.MonkeyPatch) -> None:
+    """Let builds write empty files instead of plots, which would take longer than all else."""
+    for name in ("plot_candidates", "plot_reliability"):
+        patch.setattr(f"tidal_builders.tabi.publish.{name}", lambda _report, path: path.touch())
 
 
 @pytest.fixture(scope="session")
@@ -175,11 +182,10 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> WordTokenizer:
 
 @pytest.fixture
 def copied(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Built:
-    """A copy that the test may change. Builds of it draw no plots, which would take longer than all else."""
+    """A copy that the test may change. Builds of it draw no plots."""
     shutil.copytree(built.repository, tmp_path / "repository")
     shutil.copyfile(built.spec, tmp_path / "reviews.yaml")
-    for name in ("plot_candidates", "plot_reliability"):
-        monkeypatch.setattr(f"tidal_builders.tabi.publish.{name}", lambda _report, path: path.touch())
+    omit_plots(monkeypatch)
     return Built(tmp_path / "reviews.yaml", tmp_path / "repository", built.done)
 
 

@@ -14,7 +14,7 @@ from tidal.tabi.pruning import kept_words, prune_text
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.tabi import search as searching
 from tidal_builders.tabi.combinations import CombinationRunner, ascending
-from tidal_builders.tabi.data import REPORT, CollectedLevel, LevelOutputs
+from tidal_builders.tabi.data import CALIBRATION, REPORT, CollectedLevel, LevelOutputs
 from tidal_builders.tabi.search import MAX_PRUNING_LOSS, SCALES, search
 
 
@@ -47,11 +47,13 @@ def test_pruning_scales_rise_until_the_last_level_loses_2_points(
     levels = toy.facts(data, tokenizer)
     result = search(data, levels, toy.rerun, metric="accuracy")
     known = np.flatnonzero(data.part != REPORT)
+    calibration = np.flatnonzero(data.part == CALIBRATION)
     losses = []
     for scale in SCALES:
-        texts = [_pruned(tokenizer, data.texts[row], levels[0].outputs.importance[row], scale) for row in known]
-        right = toy.outputs(1, texts).logits.argmax(axis=1) == data.truth[known]
-        losses.append((levels[1].outputs.logits[known].argmax(axis=1) == data.truth[known]).mean() - right.mean())
+        texts = [_pruned(tokenizer, data.texts[row], levels[0].outputs.importance[row], scale) for row in calibration]
+        right = toy.outputs(1, texts).logits.argmax(axis=1) == data.truth[calibration]
+        whole = levels[1].outputs.logits[calibration].argmax(axis=1) == data.truth[calibration]
+        losses.append(whole.mean() - right.mean())
         if losses[-1] > MAX_PRUNING_LOSS:
             break
     assert SCALES[:3] == (0.5, 0.6, 0.7)
@@ -74,9 +76,10 @@ def test_a_loss_equal_to_the_limit_is_accepted(
     known = np.flatnonzero(data.part != REPORT)
     assert len(known) != len(data.part) - len(known)
     logits = levels[1].outputs.logits[known].copy()
-    right = np.flatnonzero(logits.argmax(axis=1) == data.truth[known])
+    calibration = data.part[known] == CALIBRATION
+    right = np.flatnonzero((logits.argmax(axis=1) == data.truth[known]) & calibration)
     logits[right[:wrong]] *= -1
-    monkeypatch.setattr(searching, "MAX_PRUNING_LOSS", 5 / len(known))
+    monkeypatch.setattr(searching, "MAX_PRUNING_LOSS", 5 / calibration.sum())
 
     def rerun(level: int, texts: tuple[tuple[str, ...], ...], /) -> LevelOutputs:
         if len(texts) != len(known):

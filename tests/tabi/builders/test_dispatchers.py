@@ -17,7 +17,7 @@ from tidal_builders.tabi.weights import Tuner, by_accuracy
 
 
 def _chains(good: float, count: int = 400, seed: int = 0) -> tuple[LevelChain, LevelChain, float]:
-    """Chains of the calibration and the selection part, and the mean score of the levels on the latter.
+    """Chains of the calibration and the selection part, and the mean score of the levels on the former.
 
     The confidence of the first level is exact; of the answers of the last one, the share `good` is right.
     """
@@ -41,7 +41,7 @@ def _chains(good: float, count: int = 400, seed: int = 0) -> tuple[LevelChain, L
         )
         chains.append(chain)
         scores.append((chain.alone(0) + chain.alone(1)) / 2)
-    return chains[0], chains[1], scores[1]
+    return chains[0], chains[1], scores[0]
 
 
 @pytest.mark.parametrize("good", [0.6, 0.8, 0.97])
@@ -53,7 +53,7 @@ def test_cutoffs_descend_until_the_score_is_below_the_mean_of_the_levels(good: f
         for weighting in ("accuracy", "tuned"):
             mine = [each for each in found if (each.slope, each.weighting) == (slope, weighting)]
             assert [each.cutoff for each in mine] == list(CUTOFFS[: len(mine)])
-            assert all(each.selection.score >= least - 1e-9 for each in mine)
+            assert all(each.search_score >= least - 1e-9 for each in mine)
             if mine and len(mine) < len(CUTOFFS):
                 stopped += 1
                 # The score at the next cut-off is below the limit.
@@ -62,7 +62,7 @@ def test_cutoffs_descend_until_the_score_is_below_the_mean_of_the_levels(good: f
                 weights = by_accuracy(calibration, reach)
                 if weighting == "tuned":
                     weights = Tuner(calibration).tune(reach, weights)
-                assert selection.expected(selection.reach(next_cutoff, slope), weights).score < least
+                assert calibration.score(reach, weights) < least
     assert stopped or good != 0.97
     assert CUTOFFS[:3] == (0.95, 0.9, 0.85)
     assert CUTOFFS[-1] == 0.05
@@ -72,16 +72,13 @@ def test_cutoffs_end_at_the_first_that_is_below_the_limit(monkeypatch: pytest.Mo
     calibration, selection, _ = _chains(0.9)
     scores = {0.95: 0.8, 0.9: 0.7, 0.85: 0.5, 0.8: 0.69, 0.75: 0.9}
     asked = []
-    figures = selection.expected(selection.reach(0.9, 5.0), ((1.0,), (0.5, 0.5)))
+    of = {calibration.reach(cutoff, slope).tobytes(): cutoff for cutoff in scores for slope in SLOPES}
 
-    def reach(cutoff: float, slope: float) -> float:
-        asked.append(cutoff)
-        return cutoff
+    def score(reach: np.ndarray, weights: object) -> float:
+        asked.append(of[reach.tobytes()])
+        return scores[asked[-1]]
 
-    monkeypatch.setattr(selection, "reach", reach)
-    monkeypatch.setattr(
-        selection, "expected", lambda cutoff, weights: figures.model_copy(update={"score": scores[cutoff]})
-    )
+    monkeypatch.setattr(calibration, "score", score)
     found = list(dispatchers((0, 1), None, calibration, selection, 0.7))
     runs = len(SLOPES) * 2
     assert [each.cutoff for each in found] == [0.95, 0.9] * runs

@@ -109,7 +109,7 @@ def repository(models: Path, labelled: Path, rated: Built, tmp_path_factory: pyt
         done = tidal_build(spec, "--repository", folder / "repository")
     assert done.code == 0, done.stderr
     shutil.copytree(rated.repository, folder / "repository", dirs_exist_ok=True)
-    # A level as a separate model, with a configuration that declares the outputs of a classifier.
+    # A level as a separate model, whose configuration is completed with the outputs of its task.
     score = folder / "repository" / SCORE
     shutil.copytree(folder / "repository/reviews_small", score)
     (score / "config.pbtxt").write_text(f'name: "{SCORE}"\nbackend: "arlo"\n')
@@ -171,7 +171,7 @@ def test_a_regression_returns_a_score_without_a_label(url: str) -> None:
     with Client(url) as client:
         assert client.infer(SCORE, texts, outputs=["logits"])["logits"].shape == (1, 1)
         for output in ("label", "probabilities"):
-            with pytest.raises(InvalidArgument, match="the model has one output, a score; request 'logits' alone"):
+            with pytest.raises(InvalidArgument, match=f"no output '{output}'; its outputs are logits, score"):
                 client.infer(SCORE, texts, outputs=[output])
 
 

@@ -13,7 +13,7 @@ from tidal_builders.tabi.pareto import SCORE_STEP, Configuration, thin_out
 def _found(score: float, mean: float, returned: float, weighting: str = "accuracy") -> Configuration:
     latency = Latency(mean=mean, p25=1, p50=1, p75=1, p99=1)
     expected = Expected(score=score, latency=latency, returned=(returned, 1 - returned), pruned=0.0)
-    return Configuration((0, 1), None, 0.9, 10.0, weighting, ((1.0,), (0.5, 0.5)), expected)  # type: ignore[arg-type]
+    return Configuration((0, 1), None, 0.9, 10.0, weighting, ((1.0,), (0.5, 0.5)), expected, score)  # type: ignore[arg-type]
 
 
 @given(

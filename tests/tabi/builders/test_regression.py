@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.tabi.builders.conftest import RATED_COLUMNS, Built
 from tidal.repository.config import read_config
 from tidal.tabi.manifest import load_tabi_manifest
 from tidal_builders.tabi.data import REPORT, read_queries
 from tidal_builders.tabi.spec import Columns, Parts
+
+pytestmark = pytest.mark.builds
 
 
 def test_a_cascade_of_regressions(rated: Built) -> None:
@@ -29,4 +32,4 @@ def test_a_cascade_of_regressions(rated: Built) -> None:
     for level in ("small", "large"):  # asked directly, a score has no label
         declared = {each["name"] for each in read_config(rated.repository / f"reviews_{level}")["output"]}
         assert not declared & {"label", "probabilities"}
-    assert outputs == {"value", "level", "confidence", "degraded", "pruned_text", "pruned_pair"}
+    assert outputs == {"value", "level", "confidence", "degraded", "input_tokens", "pruned_text", "pruned_pair"}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tidal.errors import InvalidArgument
+from tidal.tabi.manifest import Target
 from tidal_builders.specs import parse_spec
 from tidal_builders.tabi.spec import TabiSpec
 
@@ -113,7 +114,14 @@ def test_errors_name_the_field(change: dict[str, Any], message: str) -> None:
         spec(**change)
 
 
-@pytest.mark.parametrize("field", ["name", "levels", "data", "target"])
+def test_one_point_is_lost_at_most_by_default() -> None:
+    content = {name: value for name, value in GOOD.items() if name != "target"}
+    made = parse_spec(content, "x.yaml")
+    assert isinstance(made, TabiSpec)
+    assert made.target == Target(accuracy_loss=0.01)
+
+
+@pytest.mark.parametrize("field", ["name", "levels", "data"])
 def test_errors_name_a_missing_field(field: str) -> None:
     content = {name: value for name, value in GOOD.items() if name != field}
     with pytest.raises(InvalidArgument, match=f"field '{field}': field required"):

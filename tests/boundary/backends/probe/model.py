@@ -32,7 +32,7 @@ class TritonPythonModel:
         self._host = BackendHost(args, system="probe", parameters=ProbeParameters, load=load)
 
     def execute(self, requests):
-        """Accept requests; they are answered later."""
+        """Accept requests; return the answers that arrive soon, None for those that are sent later."""
         return self._host.execute(requests)
 
     def finalize(self):

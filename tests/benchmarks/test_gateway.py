@@ -1,0 +1,127 @@
+"""The benchmark of the gateway: its clients count what arrives, and claims are medians of the rounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gateway import __main__ as benchmark
+from benchmarks.gateway import free_engine, proxies
+from benchmarks.gateway.http_load import Connection, Request, closed_loop, percentile
+from benchmarks.gateway.measure import DIRECT, GATEWAY, LITELLM, cost, free_requests, tokens_per_second
+from benchmarks.gateway.plot import plot
+from benchmarks.gateway.survival import SteadyLoad, disconnect
+from benchmarks.plots import style
+from benchmarks.report import Report
+
+
+@contextmanager
+def scripted(*answers: bytes) -> Iterator[str]:
+    """A server that gives one answer per connection, and closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            for answer in answers:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(10_000)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_the_loop_counts_answers_and_failures() -> None:
+    with free_engine.answering() as (_, openai):
+        found = asyncio.run(closed_loop(Request(openai, "/v1/embeddings", {}), concurrency=3, seconds=0.3))
+    assert found.failed == 0
+    assert found.answered > 3
+    assert found.p50_ms <= found.p99_ms
+    refused = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 7\r\nContent-Length: 2\r\n\r\n{}"
+    with scripted(refused) as address:
+
+        async def ask() -> tuple[int, bytes, bytes]:
+            connection = await Connection.open(address)
+            status, body = await connection.send(Request(address, "/", {}).encoded())
+            return status, body, connection.head
+
+        status, body, head = asyncio.run(ask())
+    assert (status, body) == (429, b"{}")
+    assert b"Retry-After: 7" in head
+
+
+def test_percentiles() -> None:
+    seconds = [number / 1000 for number in range(1, 101)]
+    assert percentile(seconds, 50) == pytest.approx(51)
+    assert percentile(seconds, 99) == pytest.approx(100)
+
+
+def test_streams_are_counted_to_their_end() -> None:
+    events = b"".join(b'%x\r\ndata: {"a": 1}\n\n\r\n' % 16 for _ in range(5))
+    answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + events
+    with scripted(answer + b"0\r\n\r\n") as address:
+        assert tokens_per_second(Request(address, "/", {}), 1, 5) > 0
+    with scripted(answer) as address, pytest.raises(RuntimeError, match="5 events arrived; expected 6"):
+        tokens_per_second(Request(address, "/", {}), 1, 6)
+
+
+def test_a_broken_connection_and_an_error_are_failures() -> None:
+    with (
+        scripted(b"", b"HTTP/1.1 503 x\r\nContent-Length: 4\r\n\r\ngone") as address,
+        SteadyLoad([Request(address, "/x", {})], clients=1) as load,
+    ):
+        load.wait_for(2, 20)
+    assert [each.split()[1] for each in load.failures][:2] == ["0", "503"]
+
+
+def test_disconnecting_clients_are_counted() -> None:
+    with scripted(*[b""] * 10) as address:
+        assert disconnect([Request(address, "/", {})], 6, clients=2, latest_s=0.0) == 6
+
+
+@pytest.mark.server
+def test_the_gateway_before_the_free_engine() -> None:
+    """What it answers is what the engine computes, and the processor time is that of its processes."""
+    with free_engine.answering() as (engine, _), proxies.gateway("--server", engine) as gateway:
+        for use, request in free_requests(gateway).items():
+            assert gateway.gateway is not None
+            answer = gateway.gateway.post(request.path, request.body, headers=gateway.headers)
+            row = answer.json()["data"][0]
+            if use == "classification":
+                assert (row["label"], row["num_classes"]) == ("book_flight", 8)
+            else:
+                assert len(row["embedding"]) == free_engine.DIMENSIONS
+            assert gateway.gateway.post(request.path, request.body).status_code == 401
+            assert 0 < cost(gateway, request, 4, 0.5).per_cpu_second < 100_000
+
+
+def test_claims_are_medians_of_the_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(style, "DPI", 30)
+    report = Report("gateway", quick=True)
+    lone = {
+        "classification": {GATEWAY: [2.0, 9.0, 2.0], DIRECT: [1.5, 1.0, 1.0]},
+        "embedding": {GATEWAY: [3.0, 3.0], DIRECT: [1.0, 1.5]},
+    }
+    streams = {
+        benchmark.PACED: {GATEWAY: [570.0, 640.0, 600.0], DIRECT: [600.0, 640.0, 640.0]},
+        benchmark.SATURATED: {GATEWAY: [100.0], DIRECT: [400.0]},
+    }
+    benchmark.conclude(report, lone, streams)
+    found = {claim.name: (claim.measured, claim.holds) for claim in report.claims}
+    assert found == {
+        "gateway_added_p50_ms[classification]": (1.0, True),
+        "gateway_added_p50_ms[embedding]": (1.75, False),
+        "stream_tokens_vs_direct": (0.95, True),
+    }
+    assert "0.25" in report.claims[-1].note
+    report.measured |= {"lone_ms": lone, "tokens_per_second": streams, "proxies": {GATEWAY: [1.0], LITELLM: [2.0]}}
+    plot(json.loads(json.dumps(report.document())), tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

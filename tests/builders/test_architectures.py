@@ -1,0 +1,102 @@
+"""The architectures that docs/reference/supported-models.md names: each is exported, run padded, and compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from testing.models import make_tiny_classifier
+from tidal.engines import Artifact, compile_engine, engine_file, open_engines
+from tidal_builders.arlo.source import Exported, Source, load_source
+from tidal_builders.encoder_tasks.prepared import PrepareOptions
+from tidal_builders.samples import pad
+
+LONGEST = 40
+SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+#: Position tables of RoBERTa and its descendants begin behind the padding's index, 0 here.
+SHIFTED = {**SMALL, "max_position_embeddings": LONGEST + 1}
+SIZED = {**SMALL, "max_position_embeddings": LONGEST}
+#: Prefix of the classes of transformers, its config's fields, and whether the tokenizer gives token types.
+ARCHITECTURES: dict[str, tuple[dict[str, Any], bool]] = {
+    "Bert": (SIZED, True),
+    "Roberta": (SHIFTED, False),
+    "XLMRoberta": (SHIFTED, False),
+    "DistilBert": (
+        {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 48, "max_position_embeddings": LONGEST},
+        False,
+    ),
+    "MPNet": ({**SMALL, "max_position_embeddings": LONGEST + 2}, False),  # whose padding index is always 1
+    "DebertaV2": (
+        {
+            **SIZED,
+            "relative_attention": True,
+            "position_buckets": 16,
+            "pos_att_type": ["p2c", "c2p"],
+            "share_att_key": True,
+            "norm_rel_ebd": "layer_norm",
+            "position_biased_input": False,
+            "type_vocab_size": 0,
+        },
+        True,
+    ),
+    "Electra": ({**SIZED, "embedding_size": 16}, True),
+    "ModernBert": ({**SIZED, "local_attention": 8, "global_attn_every_n_layers": 2, "num_hidden_layers": 3}, False),
+    "NomicBert": ({**SIZED}, True),
+    "Albert": ({**SIZED, "embedding_size": 16}, True),
+}
+HEADS = {"embedding": "Model", "classification": "ForSequenceClassification"}
+TEXTS = ["good", "please book a flight to the city", "the weather is not bad today but the food was awful too"]
+
+
+def make(folder: Path, architecture: str, task: str) -> Path:
+    """A random model of an architecture, with the tiny tokenizer."""
+    fields, types = ARCHITECTURES[architecture]
+    make_tiny_classifier(folder, hidden=32, layers=1, max_position=512)
+    file = folder / "tokenizer_config.json"
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if types else [])]
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model_input_names": names}))
+    ids = transformers.AutoTokenizer.from_pretrained(folder)
+    special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3}
+    config = getattr(transformers, f"{architecture}Config")(
+        **{**fields, **special, "vocab_size": len(ids), "initializer_range": 0.25}
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = getattr(transformers, architecture + HEADS[task])(config)
+    model.eval().save_pretrained(folder)
+    return folder
+
+
+def run_padded(source: Source, engine: str, folder: Path) -> tuple[np.ndarray[Any, Any], list[np.ndarray[Any, Any]]]:
+    """Outputs of an engine for a batch of all texts, and of the source model for each alone."""
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if source.type_ids else [])]
+    rows = [{name: np.asarray(source.tokenizer(text)[name], np.int64) for name in names} for text in TEXTS]
+    shapes = dict.fromkeys(names, ((1, 4), (1, LONGEST)))
+    module, batch = Exported(source, attention=False), pad(rows, LONGEST, 0)
+    example = pad(rows[:2], LONGEST // 2, 0)
+    compile_engine(engine, module, folder, precision="fp32", shapes=shapes, example=example)
+    artifact = Artifact(engine, folder / engine_file(engine), "fp32", shapes)
+    (opened,) = open_engines(artifact, contexts=1, threads=1)
+    name = source.main_output.name
+    return opened.run(batch)[name], [source.outputs(row, attention=False)[name] for row in rows]
+
+
+@pytest.mark.builds
+# The head is exported by code that all engines share.
+@pytest.mark.parametrize(
+    ("engine", "task"), [("openvino", "embedding"), ("openvino", "classification"), ("torch", "classification")]
+)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_an_engine_equals_the_source_model(tmp_path: Path, architecture: str, engine: str, task: str) -> None:
+    folder = make(tmp_path / "source", architecture, task)
+    source = load_source(folder, task, PrepareOptions(pooling="mean" if task == "embedding" else None))
+    assert source.max_length == LONGEST
+    (tmp_path / "engine").mkdir()
+    got, wanted = run_padded(source, engine, tmp_path / "engine")
+    np.testing.assert_allclose(got, np.stack(wanted), atol=1e-4, rtol=1e-4)

@@ -1,0 +1,230 @@
+"""The blocking HTTP client with servers that answer in unusual ways."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from testing.waiting import until
+from tidal_client import Client, ConnectionFailed, DeadlineExceeded, InvalidArgument, NotFound
+from tidal_client.transports import http_connection
+from tidal_client.transports.http import HttpTransport
+
+_JSON = json.dumps({"outputs": [{"name": "label", "datatype": "BYTES", "shape": [1, 1], "data": ["long"]}]}).encode()
+_ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_JSON), _JSON)
+
+
+class Listener:
+    """A server that passes each connection to a function, on a thread of its own."""
+
+    def __init__(self, serve: Callable[[socket.socket], None]) -> None:
+        self._serve, self.connections = serve, list[socket.socket]()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.connections.append(connection)
+                threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+
+    def _run(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            self._serve(connection)
+
+    def close(self) -> None:
+        for each in (self._listener, *self.connections):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+@contextmanager
+def listening(serve: Callable[[socket.socket], None]) -> Iterator[Listener]:
+    listener = Listener(serve)
+    try:
+        yield listener
+    finally:
+        listener.close()
+
+
+def answering(*parts: bytes, then_close: bool = False) -> Callable[[socket.socket], None]:
+    """Return a function that answers each request with the given parts, sent one after the other."""
+
+    def serve(connection: socket.socket) -> None:
+        while connection.recv(1 << 16):
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(0.01)
+            if then_close:
+                connection.close()
+                return
+
+    return serve
+
+
+def _split(answer: bytes, size: int = 7) -> list[bytes]:
+    return [answer[start : start + size] for start in range(0, len(answer), size)]
+
+
+def _chunk(content: bytes, note: bytes = b"") -> bytes:
+    return b"%x%s\r\n%s\r\n" % (len(content), note, content)
+
+
+_CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("serve", "connections"),
+    [
+        (answering(_ANSWER), 1),
+        (answering(*_split(_ANSWER)), 1),
+        (answering(_CHUNKED, _chunk(_JSON[:9], b";note"), *_split(_chunk(_JSON[9:])), b"0\r\nTrailer: x\r\n\r\n"), 1),
+        (answering(_ANSWER.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)), 2),
+        (answering(b"HTTP/1.0 200 OK\r\n\r\n", _JSON, then_close=True), 2),
+        (answering(_ANSWER, then_close=True), 2),
+    ],
+    ids=["whole", "in pieces", "chunked", "connection: close", "until the end", "closed without notice"],
+)  # fmt: skip
+def test_forms_of_a_response(serve: Callable[[socket.socket], None], connections: int) -> None:
+    with listening(serve) as server, Client(server.url, timeout_s=5) as client:
+        for _ in range(2):
+            assert client.classify("m", "hi").label == "long"
+            time.sleep(0.05)
+        assert len(server.connections) == connections
+
+
+def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "IDLE_S", 0.2)
+    ends = list[float]()
+
+    def serve(connection: socket.socket) -> None:
+        answering(_ANSWER)(connection)
+        ends.append(time.monotonic())
+
+    with listening(serve) as server, Client(server.url, timeout_s=5) as client:
+        for _ in range(2):
+            client.classify("m", "hi")
+            last = time.monotonic()
+            assert until(lambda: bool(ends))
+            assert ends.pop() - last >= 0.15
+        assert len(server.connections) == 2
+
+
+def test_an_unreferenced_client_closes_its_connections() -> None:
+    ended = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        answering(_ANSWER)(connection)
+        ended.set()
+
+    with listening(serve) as server:
+        Client(server.url, timeout_s=5).classify("m", "hi")
+        assert ended.wait(5)
+
+
+def test_an_early_error_to_a_large_request_is_reported() -> None:
+    body = b'{"error": "the body is too large"}'
+    refusal = b"HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(refusal)
+        connection.shutdown(socket.SHUT_WR)
+        time.sleep(0.2)
+        connection.close()
+
+    with (
+        listening(serve) as server,
+        Client(server.url, timeout_s=5) as client,
+        pytest.raises(InvalidArgument, match="the body is too large"),
+    ):
+        client.classify("m", "x" * 50_000_000)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"\x00\x00\x06\x04\x00\x00\x00\x00\x00", "does not speak plain HTTP"),
+        (b"HTTP/1.1 abc\r\n\r\n", "no connection to"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "no connection to"),
+        (_ANSWER[:-3], "the server closed the connection"),
+        (b"", "the server closed the connection"),
+    ],
+)
+def test_a_malformed_response_is_a_failed_connection(answer: bytes, message: str) -> None:
+    with (
+        listening(answering(answer, then_close=True)) as server,
+        Client(server.url, timeout_s=5) as client,
+        pytest.raises(ConnectionFailed, match=message),
+    ):
+        client.classify("m", "hi")
+
+
+def test_the_timeout_covers_a_response_that_trickles() -> None:
+    with listening(answering(*_split(_ANSWER, 1))) as server:
+        began = time.monotonic()
+        with Client(server.url, timeout_s=0.3) as client, pytest.raises(DeadlineExceeded, match=r"within 0\.3 s"):
+            client.classify("m", "hi")
+        assert time.monotonic() - began < 0.9
+
+
+def test_the_timeout_covers_a_server_that_does_not_read() -> None:
+    with listening(lambda _connection: time.sleep(3)) as server:
+        began = time.monotonic()
+        with Client(server.url, timeout_s=0.3) as client, pytest.raises(DeadlineExceeded):
+            client.classify("m", "x" * 50_000_000)
+        assert time.monotonic() - began < 2
+
+
+def test_a_stream_has_its_timeout_per_part_and_keeps_its_connection() -> None:
+    events = [b'data: {"text_output": "%d", "index": 0}\n\n' % number for number in range(8)]
+    parts = [_chunk(event) for event in events]
+
+    def serve(connection: socket.socket) -> None:
+        while connection.recv(1 << 16):
+            connection.sendall(_CHUNKED)
+            for part in parts:
+                connection.sendall(part[:20])
+                time.sleep(0.1)
+                connection.sendall(part[20:])
+            connection.sendall(b"0\r\n\r\n")
+
+    with listening(serve) as server, Client(server.url, timeout_s=0.5) as client:
+        for _ in range(2):
+            assert [part.text for part in client.generate_stream("m", "hi")] == [str(n) for n in range(8)]
+        assert len(server.connections) == 1
+
+
+def test_leaving_a_stream_closes_its_connection() -> None:
+    ended = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(_CHUNKED + _chunk(b'data: {"text_output": "a", "index": 0}\n\n'))
+        connection.recv(1)
+        ended.set()
+
+    with listening(serve) as server, Client(server.url, timeout_s=5) as client:
+        parts = client.generate_stream("m", "hi")
+        assert next(parts).text == "a"
+        parts.close()
+        assert ended.wait(5)
+
+
+def test_a_model_that_is_not_there() -> None:
+    with listening(answering(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\n{}")) as server:
+        transport = HttpTransport(server.url.removeprefix("http://"))
+        assert transport.ready("m", 5) is False
+        with pytest.raises(NotFound):
+            transport.metadata("m", 5)
+        transport.close()

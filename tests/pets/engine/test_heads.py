@@ -1,0 +1,121 @@
+"""Heads of every task: right for each row whatever else is in its batch, and refused if they do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from testing.small_base import WIDTH
+from testing.task_heads import HEAD_TASKS, expected, random_head
+from testing.truth import KINDS, Exported
+from tests.pets.engine.conftest import VOCABULARY, Bench
+from tidal.errors import InvalidArgument, Unsupported
+from tidal.pets.heads import POOLED, POOLINGS, HeadRows, check_head, computed, head_reads
+from tidal.pets.opening import open_pets_engine
+from tidal.pets.terms import Head, TaskTerms
+
+TOLERANCE = 2e-4
+Row = tuple[str, str, int, int]  # type of terms, task of the head, tokens, seed
+
+
+def answers(bench: Bench, rows: list[Row], ids: Any) -> list[Any]:
+    """What the heads of all rows compute from one batch of the encoder."""
+    lengths = np.asarray([length for _, _, length, _ in rows])
+    heads = [random_head(task, bench.base.layers.width, seed) for _, task, _, seed in rows]
+    every = any(head_reads(head) == "tokens" for head in heads)
+    outputs = bench.engine.run([bench.tasks[kind].task for kind, *_ in rows], ids, lengths, all_tokens=every)
+    found = [computed(head, outputs, [row], lengths[[row]])[0] for row, head in enumerate(heads)]
+    return [value[:length] if value.ndim == 2 else value for value, length in zip(found, lengths, strict=True)]
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(
+        st.tuples(st.sampled_from(KINDS), st.sampled_from(HEAD_TASKS), st.integers(1, 40), st.integers(0, 3)),
+        min_size=1,
+        max_size=10,
+    ),
+    seed=st.integers(0, 1000),
+)
+def test_a_rows_answer_does_not_depend_on_its_batch(bench: Callable[[str], Bench], rows: list[Row], seed: int) -> None:
+    made = bench("bert")
+    ids = np.random.default_rng(seed).integers(4, VOCABULARY, (len(rows), max(row[2] for row in rows)))
+    together = answers(made, rows, ids)
+    for number, row in enumerate(rows):
+        own = ids[number : number + 1, : row[2]]
+        (alone,) = answers(made, [row], own)
+        np.testing.assert_allclose(together[number], alone, atol=TOLERANCE, rtol=0)
+        head = random_head(row[1], made.base.layers.width, row[3])
+        wanted = expected(made.tasks[row[0]].truth, head, own[0].tolist())
+        np.testing.assert_allclose(together[number], wanted, atol=5 * TOLERANCE, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", [*((mode,) for mode in POOLINGS), ("cls", "mean")])
+def test_every_pooling(bench: Callable[[str], Bench], pooling: tuple[str, ...]) -> None:
+    made = bench("roberta")
+    ids, lengths = np.random.default_rng(3).integers(4, VOCABULARY, (3, 12)), np.asarray([12, 1, 7])
+    head = random_head("embedding", made.base.layers.width, 0, pooling)
+    tasks = [made.tasks[kind].task for kind in ("low_rank", "after_norm", "head")]
+    outputs = made.engine.run(tasks, ids, lengths, all_tokens=head_reads(head) == "tokens")
+    assert head_reads(head) == ("first" if pooling == ("cls",) else "tokens")
+    found = computed(head, outputs, range(3), lengths)
+    for row, kind in enumerate(("low_rank", "after_norm", "head")):
+        wanted = expected(made.tasks[kind].truth, head, ids[row, : lengths[row]].tolist())
+        np.testing.assert_allclose(found[row], wanted, atol=TOLERANCE)
+
+
+def test_classifications_alone_run_the_last_block_for_first_tokens_only(bench: Callable[[str], Bench]) -> None:
+    made = bench("bert")
+    outputs = made.engine.run([None], np.full((1, 9), 5), np.asarray([9]))
+    assert outputs.hidden.shape == (1, 1, made.base.layers.width)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"task": "regression", "labels": ()}, "the head has 0 labels; a head of task regression needs labels"),
+        ({"task": "rerank"}, "the head has 3 labels; a head of task rerank has no labels"),
+        ({"labels": ("one",)}, "the head has one label, 'one', and the task classification; one output is a score"),
+        ({"labels": ("a", "b")}, r"have the shapes \(3, 16\) and \(3,\); accepted for task classification are \(2, 16"),
+        ({"task": "fill-mask"}, "unknown task 'fill-mask' of a head: accepted: classification"),
+        ({"settings": {"surprise": 1}}, "the settings of task classification are not valid: .*surprise"),
+    ],
+)
+def test_a_head_that_does_not_fit_its_task_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        check_head(replace(random_head("classification", WIDTH, 0), **changed), WIDTH)
+
+
+def test_an_unknown_pooling_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="pooling: did you mean 'mean'"):
+        check_head(random_head("embedding", WIDTH, 0, ("meen",)), WIDTH)
+
+
+def test_an_engine_without_hidden_states_refuses_heads_that_read_them(
+    exported: Callable[..., Exported], tmp_path: Any
+) -> None:
+    base = exported("bert", "torch")
+    engine = open_pets_engine("torch", base.folder, threads=1, device="cpu")
+    engine.description = engine.description.model_copy(update={"hidden": False})  # type: ignore[misc]
+    for task in HEAD_TASKS:
+        terms = TaskTerms(random_head(task, base.layers.width, 0))
+        if task in POOLED:
+            engine.remove(engine.add(terms))
+        else:
+            with pytest.raises(Unsupported, match="gives pooled vectors only"):
+                engine.add(terms)
+
+
+def test_rows_of_a_head_are_computed_together() -> None:
+    head = Head(np.eye(3, dtype=np.float32), np.ones(3, np.float32), ("a", "b", "c"))
+    vectors = np.arange(6, dtype=np.float32).reshape(2, 3)
+    from tidal.pets.heads import HEADS
+
+    found = HEADS["classification"].compute(head, HeadRows(vectors, np.asarray([1, 1])))
+    np.testing.assert_array_equal(found, vectors + 1)

@@ -1,0 +1,252 @@
+"""Tasks of every kind on one encoder in a real server: in one batch, each answer is that of the task's own model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from testing.pets import MADE, Base
+from testing.task_heads import PROMPTS, best_span, entities, expected, random_head
+from testing.truth import Truth, random_terms
+from testing.waiting import until
+from tests.pets.served.conftest import Served
+from tests.pets.served.test_served import make_texts
+from tidal.pets.tasks.folder import add_task
+from tidal.pets.terms import FloatArray, TaskTerms
+from tidal.tasks.folder import remove_task
+from tidal_client import AsyncClient, Client, InvalidArgument, RequestError
+
+pytestmark = pytest.mark.server
+
+# Task, kind of fine-tuning, type of terms, seed, and pooling of an embedding.
+TASKS: dict[str, tuple[str, str, str, int, tuple[str, ...]]] = {
+    "topics": ("multi-label", "lora", "low_rank", 1, ()),
+    "mood": ("classification", "adapter", "bottleneck", 2, ()),
+    "names": ("token-classification", "bitfit", "bias", 3, ()),
+    "stars": ("regression", "diff_pruning", "sparse", 4, ()),
+    "relevance": ("rerank", "lora", "low_rank", 5, ()),
+    "vectors": ("embedding", "lora", "low_rank", 6, ("mean",)),
+    "first": ("embedding", "adapter", "after_norm", 7, ("cls",)),
+    "answers": ("question-answering", "lora", "low_rank", 8, ()),
+}
+PAIRED = ("rerank", "question-answering")
+Query = tuple[str, str, str | None]
+
+
+class Tasks:
+    """The tasks' own models."""
+
+    def __init__(self, base: Base) -> None:
+        self.base = base
+        self.terms: dict[str, TaskTerms] = {}
+        self._truths: dict[str, Truth] = {}
+        for name, (task, _, terms, seed, pooling) in TASKS.items():
+            head = random_head(task, base.layers.width, seed, pooling or ("mean",))
+            self.terms[name] = replace(random_terms(terms, base.layers, seed), head=head)
+
+    def add(self, folder: Any) -> None:
+        for name, (_, kind, *_rest) in TASKS.items():
+            terms = self.terms[name]
+            if kind == "adapter":  # bottlenecks only where adapters may be
+                ends = ("output.dense",)
+                linear = {path: own for path, own in terms.linear.items() if path.endswith(ends)}
+                self.terms[name] = terms = replace(terms, linear=linear)
+            add_task(folder, name, kind, terms, self.base.layers, MADE)
+
+    def truth(self, name: str) -> Truth:
+        """The task's own model."""
+        if name not in self._truths:
+            self._truths[name] = Truth(self.base.model, self.terms[name])
+        return self._truths[name]
+
+    def values(self, name: str, text: str, pair: str | None) -> FloatArray:
+        """What the answer is made of, from an unmodified transformers model with the task's weights."""
+        encoded = self.base.tokenizer(text, pair)
+        return expected(self.truth(name), self.terms[name].head, encoded["input_ids"], encoded["token_type_ids"])
+
+
+@pytest.fixture(scope="module")
+def tasks(served: Served, base: Base) -> Iterator[Tasks]:
+    found = Tasks(base)
+    folder = served.folder("full")
+    found.add(folder)
+    yield found
+    for name in TASKS:
+        remove_task(folder, name)
+
+
+def inputs_of(*queries: tuple[str, str | None]) -> dict[str, Any]:
+    """Inputs of a request with these texts, and with pairs if they have them."""
+    inputs = {"text_input": np.array([[text.encode()] for text, _ in queries], object)}
+    if queries[0][1] is not None:
+        inputs["text_pair"] = np.array([[(pair or "").encode()] for _, pair in queries], object)
+    return inputs
+
+
+def check(tasks: Tasks, query: Query, answer: Any) -> None:
+    """Compare an answer with the task's own model; `answer` has one row."""
+    name = query[0]
+    terms, values = tasks.terms[name], tasks.values(*query)
+    task, labels = terms.head.task, [label.encode() for label in terms.head.labels]
+
+    def close(output: str, wanted: Any, within: float = 1e-4) -> None:
+        np.testing.assert_allclose(answer[output][0], wanted, atol=within, err_msg=f"{name}: {output}")
+
+    if task == "embedding":
+        close("embedding", values, 1e-4 * max(1.0, float(np.abs(values).max())))
+        close("embedding_fp16", values, 2e-3 * max(1.0, float(np.abs(values).max())))
+        unit = values / np.linalg.norm(values)
+        close("embedding_int8", unit * 127, 0.6)
+        assert answer["embedding_int8"].dtype == np.int8
+        signs = np.unpackbits(answer["embedding_binary"][0])[: len(values)]
+        clear = np.abs(values) > 1e-3
+        assert (signs[clear] == (values[clear] > 0)).all()
+        return
+    if task == "question-answering":
+        start, end = best_span(values, tasks.base.tokenizer(query[1], query[2], return_offsets_mapping=True))
+        assert (answer["start"][0, 0], answer["end"][0, 0]) == (start, end)
+        assert answer["answer"][0, 0].decode() == str(query[2])[start:end]
+        return
+    scale = max(1.0, float(np.abs(values).max()))
+    close("logits", values, 1e-4 * scale)
+    probabilities = 1 / (1 + np.exp(-values.astype(np.float64)))
+    if task == "classification":
+        weights = np.exp(values.astype(np.float64) - values.max())
+        close("probabilities", weights / weights.sum())
+        assert answer["label"][0, 0] == labels[int(values.argmax())]
+    elif task == "multi-label":
+        close("probabilities", probabilities)
+        assert set(json.loads(answer["labels"][0, 0])) == {
+            terms.head.labels[n] for n in np.flatnonzero(probabilities >= 0.5)
+        }
+    elif task == "regression":
+        close("score", values[:1], 1e-4 * scale)
+    elif task == "rerank":
+        close("score", probabilities)
+    else:
+        found = json.loads(answer["entities"][0, 0])
+        wanted = entities(tasks.truth(name), terms.head, tasks.base.tokenizer, query[1], "simple")
+        assert [{**each, "score": 0} for each in wanted] == [
+            {"label": each["label"], "score": 0, "start": each["start"], "end": each["end"]} for each in found
+        ]
+        np.testing.assert_allclose([each["score"] for each in found], [each["score"] for each in wanted], atol=1e-3)
+
+
+def queries(count: int, seed: int) -> list[Query]:
+    texts = make_texts(2 * count, seed, longest=12)
+    names = list(TASKS)
+    chosen: list[Query] = []
+    for number in range(count):
+        name = names[number % len(names)]
+        pair = texts[count + number] if TASKS[name][0] in PAIRED else None
+        chosen.append((name, texts[number], pair))
+    return chosen
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_every_kind_of_task_in_one_batch(served: Served, tasks: Tasks, protocol: str) -> None:
+    asked = queries(56, seed=ord(protocol[0]))
+
+    def batches() -> tuple[float, float]:
+        """Number of batches with at most three tasks, and of all."""
+        few = served.metric("batch_distinct_tasks_bucket", "full", le="3.0")
+        return few, served.metric("batch_distinct_tasks_count", "full")
+
+    before = batches()
+
+    async def ask() -> list[Any]:
+        async with AsyncClient(served.url(protocol)) as client:
+            return await asyncio.gather(
+                *(client.infer("full", inputs_of((text, pair)), task=name) for name, text, pair in asked)
+            )
+
+    for query, answer in zip(asked, asyncio.run(ask()), strict=True):
+        check(tasks, query, answer)
+
+    def mixed() -> bool:
+        """Whether a batch had more than three tasks; metrics are published a little later."""
+        few, all_ = (now - then for now, then in zip(batches(), before, strict=True))
+        return all_ > few
+
+    assert until(mixed)
+
+
+def test_a_task_answers_alone_as_in_a_batch_with_others(served: Served, tasks: Tasks) -> None:
+    asked = queries(2 * len(TASKS), seed=5)
+    with Client(served.url("grpc")) as client:
+        alone = [client.infer("full", inputs_of((text, pair)), task=name) for name, text, pair in asked]
+
+    async def ask() -> list[Any]:
+        async with AsyncClient(served.url("grpc")) as client:
+            return await asyncio.gather(
+                *(client.infer("full", inputs_of((text, pair)), task=name) for name, text, pair in asked)
+            )
+
+    for query, one, other in zip(asked, alone, asyncio.run(ask()), strict=True):
+        check(tasks, query, one)
+        output = next(output for output in ("embedding", "logits", "score") if output in one)
+        wanted = one[output]
+        np.testing.assert_allclose(other[output], wanted, atol=2e-5 * max(1.0, float(np.abs(wanted).max())))
+
+
+def test_rows_of_one_request(served: Served, tasks: Tasks) -> None:
+    texts = make_texts(5, seed=8)
+    with Client(served.url("http")) as client:
+        for name in ("vectors", "first", "names", "stars"):
+            answer = client.infer("full", inputs_of(*((text, None) for text in texts)), task=name)
+            for row, text in enumerate(texts):
+                values = tasks.values(name, text, None)
+                output = answer["embedding" if TASKS[name][0] == "embedding" else "logits"][row]
+                if values.ndim == 2:  # rows are padded to the longest
+                    assert not output[len(values) :].any()
+                    output = output[: len(values)]
+                np.testing.assert_allclose(output, values, atol=1e-4 * max(1.0, float(np.abs(values).max())))
+
+
+def test_options_and_requested_outputs(served: Served, tasks: Tasks) -> None:
+    with Client(served.url("grpc")) as client:
+        text = inputs_of(("hotel", None))
+        short = client.infer("full", text, task="vectors", outputs=["embedding"], dimensions=5, prompt="query")
+        assert set(short) == {"embedding"}
+        whole = tasks.values("vectors", PROMPTS["query"] + "hotel", None)[:5]
+        np.testing.assert_allclose(short["embedding"][0], whole / np.linalg.norm(whole), atol=1e-4)
+        listed = client.infer("full", text, task="topics", outputs=["labels"], threshold=0.0)["labels"][0, 0]
+        assert len(json.loads(listed)) == 3
+        assert "label" not in client.infer("full", text, task="stars")
+
+
+BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
+    ("relevance", inputs_of(("hotel", None)), {}, "text_pair is missing"),
+    ("vectors", inputs_of(("hotel", "film")), {}, "text_pair was sent, and an embedding is of one text"),
+    ("vectors", inputs_of(("hotel", None)), {"dimensions": 9999}, "'dimensions' is 9999; this model gives up to"),
+    ("vectors", inputs_of(("hotel", None)), {"prompt": "quary"}, "did you mean 'query'"),
+    ("stars", inputs_of(("hotel", None)), {"outputs": ["label"]},
+     "the output 'label' was requested of task 'stars', which is of regression and has the outputs logits, score"),
+    ("names", {"text_input": np.array([[b"\xff"]], object)}, {}, "is not valid UTF-8"),
+    ("names", inputs_of(("", None)), {}, "is empty"),
+    ("topics", inputs_of(("hotel", None)), {"threshold": 2}, "threshold"),
+]  # fmt: skip
+
+
+def test_bad_requests_fail_alone(served: Served, tasks: Tasks) -> None:
+    good = queries(21, seed=9)
+
+    async def ask() -> list[Any]:
+        async with AsyncClient(served.url("grpc")) as client:
+            calls = [client.infer("full", inputs_of((text, pair)), task=name) for name, text, pair in good]
+            calls += [client.infer("full", inputs, task=name, **options) for name, inputs, options, _ in BAD]
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+    answers = asyncio.run(ask())
+    for query, answer in zip(good, answers, strict=False):
+        assert not isinstance(answer, RequestError), (query, answer)
+        check(tasks, query, answer)
+    for (name, _, _, message), error in zip(BAD, answers[len(good) :], strict=True):
+        assert isinstance(error, InvalidArgument), (name, error)
+        assert message in str(error)
