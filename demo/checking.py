@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,5 +118,5 @@ def stopped_by_confidence(known: Sequence[Checked], others: Sequence[Checked], p
     return sum(each.confidence < bound for each in others)
 
 
-def _filled(templates: dict[str, Sequence[str]]) -> list[str]:
+def _filled(templates: Mapping[str, Sequence[str]]) -> list[str]:
     return [template.format(word) for template, words in templates.items() for word in words]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -133,13 +134,13 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _digits() -> tuple[np.ndarray, np.ndarray]:
+def _digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """Return grey values of 0 to 255 [images, 8, 8], and the true digits [images]."""
     found = load_digits()
-    return (found.images * 255 / 16).astype(np.uint8), found.target
+    return (found.images * 255 / 16).astype(np.uint8), found.target.astype(np.uint8)
 
 
-def _png(shades: np.ndarray) -> bytes:
+def _png(shades: npt.NDArray[np.uint8]) -> bytes:
     stream = io.BytesIO()
     Image.fromarray(shades).save(stream, "PNG")
     return stream.getvalue()

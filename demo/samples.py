@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class SampleSizes:
 
 FULL = SampleSizes(6, {"sentiment": 6, "sentiment-small": 2}, texts=320, epochs=12, images=60)
 #: Created in a few seconds; the models are less accurate.
-SMALL = SampleSizes(2, {"sentiment": 2, "sentiment-small": 1}, texts=96, epochs=1, images=12)
+SMALL = SampleSizes(2, {"sentiment": 2, "sentiment-small": 1}, texts=32, epochs=1, images=12)
 
 
 def write_samples(folder: Path, report: Callable[[str], None], sizes: SampleSizes = FULL) -> None:
@@ -79,6 +80,8 @@ def _write_encoder(target: Path, layers: int) -> None:
     elif not target.exists():
         from transformers import AutoModel, AutoTokenizer
 
+        # The files of sentence-transformers, which have the pooling, without the weights of all layers.
+        shutil.copytree(minilm_folder(), target, ignore=shutil.ignore_patterns("*.safetensors"))
         AutoModel.from_pretrained(minilm_folder(), num_hidden_layers=layers).save_pretrained(target)
         AutoTokenizer.from_pretrained(minilm_folder()).save_pretrained(target)
 
@@ -132,13 +135,17 @@ def _train(encoder: Path, target: Path, count: int, *, layers: int, lora: bool =
     return float((predicted == torch.tensor(truth)).float().mean())
 
 
-def main() -> int:
-    """Create the samples in the folder of the first argument, by default `samples`."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Create the samples in the folder of the first argument, by default `samples`.
+
+    Args:
+        arguments: Arguments of the command; None: those of this process.
+    """
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     parser = argparse.ArgumentParser(description="Create the models, texts and images that the README's examples use.")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("samples"), help="folder to write")
     parser.add_argument("--small", action="store_true", help="fewer layers and shorter training: for tests")
-    called = parser.parse_args()
+    called = parser.parse_args(arguments)
     write_samples(
         called.folder, lambda line: print(f"{called.folder}/{line}", flush=True), SMALL if called.small else FULL
     )

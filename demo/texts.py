@@ -70,6 +70,8 @@ _TEMPLATES = {
 }
 
 LABELS = tuple(_TEMPLATES)
+#: Kinds of fillers that are entities.
+ENTITIES = ("amount", "city", "day", "device", "food", "person", "song", "time")
 CITIES = tuple(_FILLERS["city"])
 
 # Words that lengthen a query without changing its intent, to show latency by length.
@@ -92,6 +94,26 @@ def make_examples(count: int, seed: int) -> list[tuple[str, int]]:
             text = text[:start] + rng.choice(_FILLERS[text[start + 1 : end]]) + text[end + 1 :]
         examples.append((text, label))
     rng.shuffle(examples)
+    return examples
+
+
+def make_marked_examples(count: int, seed: int) -> list[tuple[str, list[tuple[int, int, str]]]]:
+    """Return texts with their fillers: first character, end and kind; kinds are those of `ENTITIES`."""
+    rng = random.Random(seed)
+    templates = [template for group in _TEMPLATES.values() for template in group]
+    examples = []
+    for _ in range(count):
+        template = rng.choice(templates)
+        text, rest, marks = "", template, []
+        while "{" in rest:
+            before, _, rest = rest.partition("{")
+            kind, _, rest = rest.partition("}")
+            text += before
+            filler = rng.choice(_FILLERS[kind])
+            if kind in ENTITIES:
+                marks.append((len(text), len(text) + len(filler), kind))
+            text += filler
+        examples.append((text + rest, marks))
     return examples
 
 

@@ -27,6 +27,8 @@ STEPS, BATCH = 700, 4
 # Learning rates of Muon, for matrices, and of AdamW, for all other weights. Both together need a third of the steps.
 RATES = 0.02, 3e-3
 
+#: The model was trained on no dialogues: it goes on with the last message.
+CHAT_TEMPLATE = "{{ messages[-1].content }}"
 _BESIDE_PROSE = re.compile(r"```.*?```|^\|.*?$|^!\[.*?$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _BEGINS_ANEW = re.compile(r"(- |\d+\. |#+ )")
@@ -36,9 +38,11 @@ def main() -> int:
     """Train the model, write its folder, and return 0."""
     texts = [section for page in PAGES for section in sections(page.read_text(encoding="utf-8"))]
     tokenizer = train_tokenizer(texts)
+    end = tokenizer.token_to_id(END)
+    assert end is not None
     ids = [token for text in texts for token in tokenizer.encode(text + END).ids]
     print(f"{len(PAGES)} pages, {len(texts)} sections, {sum(map(len, texts)):,} characters, {len(ids):,} tokens")
-    write(train(ids, tokenizer.token_to_id(END)), tokenizer, TARGET)
+    write(train(ids, end), tokenizer, TARGET)
     return 0
 
 
@@ -96,7 +100,7 @@ def train(ids: Sequence[int], end: int) -> Any:
     model = LlamaForCausalLM(config)
     products = [each for each in model.model.layers.parameters() if each.dim() == 2]
     others = [model.model.embed_tokens.weight, *(each for each in model.parameters() if each.dim() == 1)]
-    optimisers = (
+    optimisers: tuple[torch.optim.Optimizer, ...] = (
         torch.optim.Muon(products, RATES[0], weight_decay=0.0, momentum=0.95),
         torch.optim.AdamW(others, RATES[1], betas=(0.9, 0.95), weight_decay=0.01),
     )
@@ -110,8 +114,9 @@ def train(ids: Sequence[int], end: int) -> Any:
         model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for each in (*optimisers, *schedules):
-            each.step()
+        for optimiser, schedule in zip(optimisers, schedules, strict=True):
+            optimiser.step()
+            schedule.step()
         mean += (float(loss.detach()) - mean) / min(step, 50)
         if step % 50 == 0:
             print(f"step {step} of {STEPS}: loss {mean:.3f}, {time.monotonic() - began:.0f} s", flush=True)
@@ -129,6 +134,7 @@ def write(model: Any, tokenizer: Tokenizer, target: Path) -> None:
 
     model.half().save_pretrained(target)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=END, eos_token=END, model_max_length=CONTEXT)
+    fast.chat_template = CHAT_TEMPLATE
     fast.save_pretrained(target)
 
 
