@@ -35,8 +35,8 @@ _STUB_DIED: Final = re.compile(
 )
 _SERVER_STOPS: Final = re.compile(_WHERE + r"(Server not ready|the server is shutting down; send the request again)")
 _NOT_LOADED: Final = re.compile(
-    _WHERE
-    + r"(Request for unknown model: '[^']*' (is not found|has no available versions|version -?\d+ is not at ready state)"
+    _WHERE + r"(Request for unknown model: '[^']*' "
+    r"(is not found|has no available versions|version -?\d+ is not at ready state)"
     r"|Server is stopping, scheduler for model has stopped accepting new inference requests)"
 )
 # Tidal's messages, of a model that stops or that calls another one.
