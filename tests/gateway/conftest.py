@@ -84,11 +84,6 @@ class Backend:
         text = self.log_file.read_text() if self.log_file.exists() else ""
         return [line.rpartition(" ")[0] for line in text.splitlines()]
 
-    def logged_at(self, line: str) -> float:
-        """Time of a line, in seconds since 1970."""
-        found = [each for each in self.log_file.read_text().splitlines() if each.startswith(line)]
-        return float(found[-1].rpartition(" ")[2])
-
 
 @pytest.fixture(scope="package")
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -336,6 +336,57 @@ class TestBalance:
 
 
 class TestLanes:
+    def test_a_full_queue_of_the_model_has_the_measured_time_too(self) -> None:
+        """The model refuses at once: what it refuses must not count as what it answers."""
+        lanes = Lanes(1000)
+        now = 1000.0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(time, "monotonic", lambda: now)
+            with contextlib.ExitStack() as held:
+                for _ in range(60):
+                    held.enter_context(lanes.lane("m"))
+
+                def refused() -> int | None:
+                    with pytest.raises(Refusal) as found, lanes.lane("m"):
+                        raise Unavailable("the request was refused: max_queue_size is 60")
+                    assert found.value.status == 429
+                    return found.value.retry_after_s
+
+                assert refused() == 1
+                for _ in range(40):  # two answers in each of five seconds, and many refusals
+                    now += 0.125
+                    if int(now * 8) % 4 == 0:
+                        with lanes.lane("m"):
+                            pass
+                    for _ in range(10):
+                        refused()
+                # 61 are outstanding; the half of them takes 15.25 s at two a second.
+                assert refused() == 16
+                with pytest.raises(Unavailable), lanes.lane("m"):
+                    raise Unavailable("the deadline of 5 ms passed")
+
+    def test_the_wait_does_not_hang_on_the_load_of_before(self) -> None:
+        """A request a second for an hour says nothing about how fast a long queue drains."""
+        lanes, now = Lanes(100), 0.0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(time, "monotonic", lambda: now)
+            for _ in range(3600):
+                now += 1.0
+                with lanes.lane("m"):
+                    pass
+            held = [contextlib.ExitStack() for _ in range(100)]
+            for each in held:
+                each.enter_context(lanes.lane("m"))
+            for each in held[:50]:  # 25 a second
+                now += 0.04
+                each.close()
+                each.enter_context(lanes.lane("m"))
+            with pytest.raises(Refusal) as found, lanes.lane("m"):
+                pass
+            assert found.value.retry_after_s == 2
+            for each in held:
+                each.close()
+
     def test_workers_share_the_bound(self, tmp_path: Path) -> None:
         create_lane_table(tmp_path / "lanes")
         workers = [Lanes(6, tmp_path / "lanes", 3) for _ in range(3)]

@@ -33,17 +33,22 @@ class TestKilledProcesses:
     def test_no_answer_is_lost_when_a_models_process_is_killed(self, gateway: RunningGateway, backend: Backend) -> None:
         """Requests wait in the killed process, and others arrive while the model restarts."""
         with ThreadPoolExecutor(8) as pool:
-            slow = {"model": "embedder", "input": "sleep 1 "}
-            waiting = [pool.submit(gateway.post, "/v1/embeddings", slow) for _ in range(4)]
-            time.sleep(0.4)
+            slow, names = {"model": "embedder", "input": "sleep 1 "}, [f"killed-{time.time_ns()}-{n}" for n in range(4)]
+            waiting = [
+                pool.submit(gateway.post, "/v1/embeddings", slow, headers={"x-request-id": name}) for name in names
+            ]
+            assert until(lambda: {f"received {name}" for name in names} <= set(backend.log()))
             (stub,) = stub_pids(backend, "embedder")
             os.kill(stub, signal.SIGKILL)
             more = [pool.submit(gateway.post, "/v1/embeddings", {"model": "embedder", "input": "a"}) for _ in range(20)]
             codes = [each.result().status_code for each in [*waiting, *more]]
         assert codes == [200] * 24
         assert stub_pids(backend, "embedder") != [stub]
-        retried = [line for line in gateway.log() if line.get("retries")]
-        assert len(retried) >= 4
+
+        def retried() -> set[str]:
+            return {line["id"] for line in gateway.log() if line.get("retries")}
+
+        assert until(lambda: set(names) <= retried())
 
     def test_no_answer_is_lost_with_two_servers_of_which_one_is_killed(self, backend: Backend, tmp_path: Path) -> None:
         """A stub of either server, then one tritonserver."""
@@ -68,7 +73,7 @@ class TestKilledProcesses:
                 os.kill(other.state["server_pid"], signal.SIGKILL)
                 load.wait_for(40)
             assert load.failures == []
-            assert any(line.get("retries") for line in gateway.log())
+            assert until(lambda: any(line.get("retries") for line in gateway.log()))
 
     def test_a_stream_that_has_begun_ends_with_an_error(self, gateway: RunningGateway) -> None:
         document = {"model": "talker", "messages": [{"role": "user", "content": "die after 20"}], "stream": True}
@@ -118,22 +123,18 @@ class TestDisconnects:
     def test_the_work_is_cancelled(
         self, gateway: RunningGateway, backend: Backend, identifier: str, path: str, document: Any
     ) -> None:
-        async def disconnect() -> float:
+        async def disconnect() -> None:
             async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as client:
                 request = client.build_request("POST", path, json=document, headers={"x-request-id": identifier})
                 task = asyncio.create_task(client.send(request))
                 while f"received {identifier}" not in backend.log():
                     await asyncio.sleep(0.02)
-                await asyncio.sleep(0.2)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-                return time.time()
 
-        gone = asyncio.run(disconnect())
+        asyncio.run(disconnect())
         assert until(lambda: f"cancelled {identifier}" in backend.log())
-        # No bound: how long it takes hangs on what else this machine does.
-        assert backend.logged_at(f"cancelled {identifier}") - gone < 10
         assert until(lambda: any(line["id"] == identifier for line in gateway.log()))
         (line,) = [line for line in gateway.log() if line["id"] == identifier]
         assert line["status"] == 499

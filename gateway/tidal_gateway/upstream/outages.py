@@ -75,11 +75,6 @@ class Outages:
         self._latest: dict[str | None, Outage] = {}
         self._open: dict[str | None, Outage] = {}
 
-    @property
-    def any(self) -> bool:
-        """Whether anything is out."""
-        return bool(self._open)
-
     def of(self, model: str | None) -> Outage | None:
         """The outage of a model, or with None of the server, that goes on; None for none."""
         return self._open.get(model)
@@ -88,9 +83,9 @@ class Outages:
         """Whether a request to a model may be sent: it is not out, or it is time to try it with one request."""
         if not self._open:
             return True
-        found = self._open.get(model)
         if None in self._open:
             return False
+        found = self._open.get(model)
         return found is None or (not found.listed and not found.trying and now >= found.tried)
 
     def sent(self, model: str) -> Outage | None:
@@ -128,7 +123,7 @@ class Outages:
                 latest.pause_s = min(MAX_PAUSE_S, latest.pause_s * 2)
                 latest.tried, latest.trying = now + latest.pause_s, False
             return latest
-        if latest is not None and latest.ended is not None and sent < latest.ended:
+        if latest is not None and sent < (latest.ended or 0.0):
             return latest
         found = self._begin(scope, now)
         found.died = failure.died

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, Final
 
 from tidal_client.errors import DeadlineExceeded, RequestError, Unavailable
+from tidal_client.transports.grpc_messages import is_last
 from tidal_gateway.errors import Refusal
 from tidal_gateway.upstream.calls import Call, Outgoing, ProcessDied
 from tidal_gateway.upstream.channel import Metadata
@@ -164,7 +165,8 @@ class Pool:
                                 # A cancel between two parts would hit whatever the consumer awaits.
                                 call.task = None
                                 yield part
-                                call.task = asyncio.current_task()
+                                # After the last part the process may die.
+                                call.task = None if is_last(part) else asyncio.current_task()
                     return
                 except asyncio.CancelledError:
                     if call.died is None or _cancelled_by_others():

@@ -80,11 +80,8 @@ class Server:
     def expects(self, model: str) -> bool:
         """Whether a model that cannot be used here now is likely to come back."""
         now = time.monotonic()
-        report = self.outages.report
         if not self.up:
-            return model in self.models and (
-                (self._report_answers and report.coming) or now - self._last_up < RESTART_S
-            )
+            return model in self.models and (self._starts() or now - self._last_up < RESTART_S)
         found = self.outages.of(model)
         returns = found is not None and (found.listed or (found.died and now - found.since < RESTART_S))
         return model in self.models or model in self._missing or returns
@@ -186,10 +183,14 @@ class Server:
 
     def _next_check(self) -> float:
         now = time.monotonic()
-        if self._missing.keys() - self.outages.report.not_ready:
+        if self._missing.keys() - self.outages.report.not_ready and not self._starts():
             return now + MIN_CHECK_S
         steady_s = CHECK_S if self.up else min(CHECK_S, max(MIN_CHECK_S, (now - self._last_up) / 10))
         return now + self.outages.check_after_s(now, steady_s)
+
+    def _starts(self) -> bool:
+        """Whether the supervisor reports that it starts the server: its models come one after the other."""
+        return self._report_answers and self.outages.report.coming
 
     def _overdue(self) -> bool:
         now = time.monotonic()
@@ -201,7 +202,7 @@ class Server:
         for name, since in list(self._missing.items()):
             if name in self.models:
                 del self._missing[name]
-            elif name in self.outages.report.not_ready:
+            elif name in self.outages.report.not_ready or self._starts():
                 self._missing[name] = now
             elif now - since >= UNLOADED_S:
                 del self._missing[name]
