@@ -115,10 +115,11 @@ class Server:
     def failed(self, call: Call, failure: Failure, reason: str) -> Outage:
         """Record that the process of a call died or refuses requests, and return the outage: it gets nothing now."""
         self.calls.discard(call)
+        before = self.outages.of(call.model)
         outage = self.outages.failed(call.model, failure, call.sent, time.monotonic(), call.restarts)
-        if outage.ended is None and outage.model is None and self.up:
+        if outage is self.outages.of(None):
             self._down(reason)
-        elif outage.ended is None and outage.model is not None:
+        elif outage is self.outages.of(call.model) and before is None:
             _log.warning("server %s: model '%s' is out: %s", self.address, call.model, reason)
         self._wake.set()
         return outage
