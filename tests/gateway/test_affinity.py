@@ -61,11 +61,11 @@ class TestAffinity:
                 answer = asyncio.Event()
                 held = [[answer, "late"]] if decoupled else [answer]
                 scene.servicers[preferred].script = held * (AFFINITY_SLACK + 1)
-                waiting = []
+                waiting, before = [], scene.sent()[preferred]
                 for number in range(AFFINITY_SLACK + 1):
                     path, body = call(number)
                     waiting.append(asyncio.create_task(scene.http.post(path, json=body)))
-                    await eventually(lambda number=number: len(scene.pool.servers[preferred].calls) == number + 1)
+                    await eventually(lambda sent=before + number + 1: scene.sent()[preferred] == sent)
                 assert {await send(scene, call(number)) for number in range(4)} == {1 - preferred}
                 answer.set()
                 await asyncio.gather(*waiting)
