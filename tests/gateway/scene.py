@@ -53,7 +53,7 @@ class Servicer(GRPCInferenceServiceServicer):
 
     Attributes:
         models: Names of the models that it serves.
-        script: What the next requests meet instead: seconds or an event to wait for, a gRPC status, or an end.
+        script: What the next requests meet instead: an event to wait for, or a gRPC status.
         received: Requests in the order of arrival.
         had: Models that it ever served.
         decoupled: Whether its models answer in parts.
@@ -129,8 +129,6 @@ class Servicer(GRPCInferenceServiceServicer):
     async def _wait(self, step: Any, context: Any) -> None:
         if isinstance(step, asyncio.Event):
             await step.wait()
-        elif isinstance(step, float):
-            await asyncio.sleep(step)
         elif step is not None:
             await context.abort(*step)
 

@@ -58,6 +58,21 @@ class TestFirstRetry:
             assert scene.pool.retries == {"died": 3, "budget": 0, "refused": 0}
 
     @runs
+    async def test_is_made_at_once_where_triton_reports_the_death_to_another_request(self) -> None:
+        """No supervisor reports it, and Triton never answers what waits in a dead process."""
+        async with Scene(2, retry_ratio=0.0) as scene:
+            never, answer = asyncio.Event(), asyncio.Event()
+            scene.servicers[0].script = [never, never, DIED]
+            scene.servicers[1].script = [answer] * 6
+            waiting = []
+            for number in range(6):
+                waiting.append(asyncio.create_task(scene.infer(1000.0)))
+                await eventually(lambda sent=number + 1: sum(scene.sent()) >= sent)
+            await eventually(lambda: scene.sent() == [3, 6])
+            answer.set()
+            assert await asyncio.gather(*waiting) == ["s1"] * 6
+
+    @runs
     async def test_waits_for_the_restart_of_the_only_server(self) -> None:
         async with Scene(1, retry_ratio=0.0) as scene:
             scene.servicers[0].script = [asyncio.Event()]

@@ -121,6 +121,11 @@ class Server:
             self._down(reason)
         elif outage is self.outages.of(call.model) and before is None:
             _log.warning("server %s: model '%s' is out: %s", self.address, call.model, reason)
+            if failure.died and not self._report_answers:
+                # Nothing else reports which calls the dead process had, and Triton never answers them.
+                for each in list(self.calls):
+                    if each.model == call.model and not each.begun:
+                        _lose(each, outage)
         self._wake.set()
         return outage
 
@@ -255,12 +260,13 @@ class Server:
             if before is None:  # until now nothing was known of restarts
                 call.restarts = report.restarts(call.model)
             # A call that was sent between two reports may be of the new process; only sending it again is harmless.
-            elif (
-                report.restarts(call.model) != call.restarts
-                and (call.sent <= before or not call.begun)
-                and call.task is not None
-                and call.died is None
-            ):
-                call.died = self.outages.restarted(call.model, call.sent, now)
-                call.task.cancel()
+            elif report.restarts(call.model) != call.restarts and (call.sent <= before or not call.begun):
+                _lose(call, self.outages.restarted(call.model, call.sent, now))
         self._changed()
+
+
+def _lose(call: Call, outage: Outage) -> None:
+    """End a call whose process has died, unless its consumer has a part of the answer in hand."""
+    if call.task is not None and call.died is None:
+        call.died = outage
+        call.task.cancel()
