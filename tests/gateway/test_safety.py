@@ -283,11 +283,11 @@ class TestGuarded:
         assert "access-control-allow-origin" not in answer.headers
 
     def test_an_idle_gateway_drains_and_ends_with_0(self, backend: Backend, tmp_path: Path) -> None:
-        options = ["--server", backend.address, "--drain-s", "1.5"]
+        options = ["--server", backend.address, "--drain-s", "4"]
         with running_gateway(tmp_path, *options) as gateway:
             with httpx.Client(base_url=gateway.url, timeout=30) as client:
                 assert until(lambda: _status(client) == 200)
-                slow = {"model": "embedder", "input": "sleep 2.5"}
+                slow = {"model": "embedder", "input": "sleep 6"}
                 with ThreadPoolExecutor(1) as pool:
                     waiting = pool.submit(gateway.post, "/v1/embeddings", slow)
                     assert until(lambda: any("received" in line for line in backend.log()))

@@ -244,13 +244,18 @@ def stub_pids(backend: Backend, model: str) -> list[int]:
     return [each.pid for each in backend.served.stubs(model)]
 
 
+def _received(backend: Backend) -> int:
+    return sum(line.startswith("received") for line in backend.log())
+
+
 class TestKilledProcesses:
     def test_no_answer_is_lost_when_a_models_process_is_killed(self, gateway: RunningGateway, backend: Backend) -> None:
         """Requests wait in the killed process, and others arrive while the model restarts."""
         with ThreadPoolExecutor(8) as pool:
-            slow = {"model": "embedder", "input": "sleep 1 "}
+            slow = {"model": "embedder", "input": "sleep 3 "}
+            before = _received(backend)
             waiting = [pool.submit(gateway.post, "/v1/embeddings", slow) for _ in range(4)]
-            time.sleep(0.4)
+            assert until(lambda: _received(backend) == before + 4)
             (stub,) = stub_pids(backend, "embedder")
             os.kill(stub, signal.SIGKILL)
             more = [pool.submit(gateway.post, "/v1/embeddings", {"model": "embedder", "input": "a"}) for _ in range(20)]
