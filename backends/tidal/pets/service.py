@@ -250,7 +250,7 @@ class PetsService:
                 self._metrics.ran(rows, now, ended - now)
                 for row, result in zip(rows, results, strict=True):
                     if row.parent.request.record is not None:
-                        row.parent.request.record.ran(now, ended)
+                        row.parent.request.record.ran(now, ended, len(rows))
                     if row.parent.finish(row.index, result):
                         finished.append(row.parent)
         except Exception as error:
