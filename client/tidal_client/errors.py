@@ -91,7 +91,8 @@ _GRPC: dict[str, type[RequestError]] = {
 # gRPC uses one code for a server's UNAVAILABLE and for a broken connection; these messages are gRPC's own.
 _GRPC_CONNECTION = re.compile(
     r"failed to connect to|errors resolving|DNS resolution failed|Stream removed|Socket closed|recvmsg:|sendmsg:"
-    r"|Connection (reset|refused)|Broken pipe|GOAWAY received|Endpoint closing|No route to host|Transport closed",
+    r"|Connection (reset|refused)|Broken pipe|GOAWAY received|Cancelling all calls|Endpoint closing|No route to host"
+    r"|Transport closed",
 )
 
 

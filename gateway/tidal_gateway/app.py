@@ -18,15 +18,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tidal.errors import did_you_mean
 from tidal_gateway.api.routes import CONSOLE_ROUTES, ROUTES
-from tidal_gateway.api.shapes import error_answer, openai
+from tidal_gateway.api.unknown import UnknownRoutes
 from tidal_gateway.description import description
 from tidal_gateway.edge import metrics
 from tidal_gateway.edge.access_log import AccessLog
 from tidal_gateway.edge.exchange import SCOPE_KEY, Exchange, request_id
 from tidal_gateway.endpoint import Endpoint, Receive, Scope, Send, decoded_headers
-from tidal_gateway.errors import Refusal
 from tidal_gateway.keys.rates import RateTable
 from tidal_gateway.keys.store import KeyStore
 from tidal_gateway.live.sampler import Sampler
@@ -95,18 +93,18 @@ def create_app(
         rates=None if rate_table is None else RateTable(rate_table),
         log=None if log_target is None else AccessLog(log_target),
         tracing=_tracing(settings),
-        paths=tuple(dict.fromkeys(each.path for each in (*ROUTES, *CONSOLE_ROUTES))),
     )
     if settings.console_viewers:
         gateway.sampler = Sampler(gateway.pool.servers, settings.console_viewers)
     holder.append(gateway)
     direct: dict[tuple[str, str], Endpoint] = {}
-    for route in (*ROUTES, description(ROUTES), *CONSOLE_ROUTES):
+    routes = (*ROUTES, description(ROUTES), *CONSOLE_ROUTES)
+    for route in routes:
         endpoint = Endpoint(route, gateway)
         app.router.routes.append(Route(route.path, endpoint, methods=[route.method], name=route.name))
         if "{" not in route.path and not settings.cors_origin:
             direct[route.method, route.path] = endpoint
-    app.add_exception_handler(HTTPException, _unknown(gateway))
+    app.add_exception_handler(HTTPException, _unknown(UnknownRoutes(routes)))
     if settings.cors_origin:
         app.add_middleware(
             CORSMiddleware,
@@ -176,18 +174,14 @@ def _tracing(settings: Settings) -> Tracing | None:
     return Tracing(settings.otlp_endpoint, settings.trace_ratio)
 
 
-def _unknown(gateway: Gateway) -> Any:
+def _unknown(routes: UnknownRoutes) -> Any:
     async def answer(request: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 404
-        path = request.url.path[:200]
-        if status == 405:
-            message, code = f"{path} does not accept {request.method}", "method_not_allowed"
-        else:
-            near = did_you_mean(path, gateway.paths).partition("? ")
-            hint = f"{near[0]}? " if near[1] else ""
-            message, code = f"unknown path {path}: {hint}GET /openapi.json lists all paths", "unknown_path"
-        found = error_answer(Refusal(status, message, code=code), openai)
-        return Response(found.content, found.status, media_type="application/json")
+        exchange: Exchange = request.scope[SCOPE_KEY]
+        refusal = routes.refusal(request.method, request.url.path)
+        exchange.code = refusal.code
+        found = routes.answer(refusal, request.url.path)
+        headers = {name.decode(): value.decode() for name, value in found.headers}
+        return Response(found.content, found.status, headers, "application/json")
 
     return answer
 

@@ -87,6 +87,10 @@ class Endpoint:
                     await self._run(request, sent)
         except _ERRORS as error:
             await self._fail(refusal_of(error), exchange, sent)
+        except asyncio.CancelledError:
+            if not exchange.disconnected:  # the time to end has passed
+                await self._fail(_stopping(sent.begun), exchange, sent)
+            raise
         except Exception as error:
             if isinstance(error, ClientDisconnected | SlowReader):
                 raise
@@ -135,6 +139,11 @@ class Endpoint:
                 yield
             finally:
                 rates.used(key, exchange.input_tokens + exchange.output_tokens)
+
+
+def _stopping(begun: bool) -> Refusal:
+    what = "before the answer was complete; what was sent is all" if begun else "before there was an answer"
+    return Refusal(503, f"the gateway stopped {what}: send the request again", code="unavailable", retry_after_s=1)
 
 
 class _Sender:

@@ -56,6 +56,8 @@ def invalid(message: str, param: str | None = None) -> Refusal:
 _DEADLINE: Final = re.compile(r"\bdeadline of\b")
 _FULL: Final = re.compile(r"\bmax_queue_size\b|Exceeds maximum queue size")
 
+_NO_MODEL: Final = re.compile(r"\bunknown model\b", re.IGNORECASE)
+
 _STATUS: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (client.InvalidArgument, 400, "invalid_request"),
     (client.NotFound, 404, "not_found"),
@@ -68,6 +70,11 @@ _STATUS: Final[tuple[tuple[type[Exception], int, str], ...]] = (
 )
 
 
+def is_full(error: client.Unavailable) -> bool:
+    """Whether a model refused a request because its queue is full."""
+    return _FULL.search(str(error)) is not None
+
+
 def refusal_of(error: Exception) -> Refusal:
     """Return the refusal for an error of a call to a server, or of Tidal's checks."""
     if isinstance(error, Refusal):
@@ -78,9 +85,11 @@ def refusal_of(error: Exception) -> Refusal:
     if isinstance(error, client.Unavailable):
         if _DEADLINE.search(message):
             return Refusal(504, message, code="deadline", retry=False)
-        if _FULL.search(message):
+        if is_full(error):
             return Refusal(429, message, code="overloaded", retry_after_s=1)
         return Refusal(503, message, code="unavailable", retry_after_s=1)
+    if isinstance(error, client.NotFound) and _NO_MODEL.search(message):
+        return Refusal(404, message, code="model_not_found", param="model")
     for kind, status, code in _STATUS:
         if isinstance(error, kind):
             return Refusal(status, message, code=code)

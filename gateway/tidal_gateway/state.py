@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidal_gateway.edge.access_log import AccessLog
@@ -31,7 +31,6 @@ class Gateway:
         draining: Whether it is about to stop: load balancers should send requests elsewhere.
         sampler: Readings for the console; None if it is off.
         in_flight: Number of requests without an answer.
-        paths: Paths of all routes, for errors about unknown ones.
     """
 
     settings: Settings
@@ -43,7 +42,6 @@ class Gateway:
     draining: bool = False
     sampler: Sampler | None = None
     in_flight: int = 0
-    paths: tuple[str, ...] = field(default=())
 
     def tool_format(self, model: str) -> ToolFormat | None:
         """Format in which a model writes calls of tools, of the settings or its chat template; None if unknown."""

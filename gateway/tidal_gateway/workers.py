@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
@@ -38,6 +38,8 @@ _LOG_CONFIG: dict[str, Any] = {
         "python_multipart": {"level": "CRITICAL"},
     },
 }
+# uvicorn's 5 s kill a worker that a machine under load does not let answer.
+_HEALTH_CHECK_S: Final = 60
 # Read by prometheus_client when it is imported.
 _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -114,25 +116,42 @@ def run_workers(settings: Settings, started: Callable[[Started], None]) -> None:
         listener = _listener(settings.host, settings.port)
         metrics_address = _serve_metrics(settings)
         worker = WorkerStart(settings, target, table, lanes)
-        config = uvicorn.Config(
-            worker,
-            factory=True,
-            workers=settings.workers,
-            http=LimitedProtocol,
-            loop="uvloop",
-            ws="none",
-            log_config=_LOG_CONFIG,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=2048,
-            timeout_keep_alive=settings.keep_alive_s,
-            timeout_graceful_shutdown=settings.exit_timeout_s,
-            ssl_context_factory=worker.tls if settings.tls_cert is not None else None,
-        )
+        config = worker_config(worker)
         host, port = listener.getsockname()[:2]
         started(Started(f"{host}:{port}", metrics_address))
-        Multiprocess(config, sockets=[listener]).run()
+        Workers(config, sockets=[listener]).run()
+
+
+def worker_config(worker: WorkerStart) -> uvicorn.Config:
+    """Return uvicorn's configuration of the workers."""
+    settings = worker.settings
+    return uvicorn.Config(
+        worker,
+        factory=True,
+        workers=settings.workers,
+        http=LimitedProtocol,
+        loop="uvloop",
+        ws="none",
+        log_config=_LOG_CONFIG,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=2048,
+        timeout_keep_alive=settings.keep_alive_s,
+        timeout_graceful_shutdown=settings.exit_timeout_s,
+        timeout_worker_healthcheck=_HEALTH_CHECK_S,
+        ssl_context_factory=worker.tls if settings.tls_cert is not None else None,
+    )
+
+
+class Workers(Multiprocess):
+    """The worker processes, and this one, which supervises them."""
+
+    def terminate_all(self) -> None:
+        """Ask the workers to end, and give up the port: while they drain, nobody would accept its connections."""
+        for listener in self.sockets:
+            listener.close()
+        super().terminate_all()
 
 
 def _listener(host: str, port: int) -> socket.socket:

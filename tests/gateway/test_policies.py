@@ -84,19 +84,32 @@ class TestRetryBudget:
 
 
 class TestDrainRate:
-    def test_answers_per_second_of_the_window(self) -> None:
+    def test_answers_per_second_while_the_queue_is_long(self) -> None:
         rate = DrainRate()
-        assert rate.per_second(0.0) == 0
-        for number in range(40):
-            rate.answered(number * 0.1)
-        assert rate.per_second(4.0) == pytest.approx(10, rel=0.1)
-        assert rate.per_second(30.0) == 0
+        for second in range(100):  # one a second is what was sent, not what the model can do
+            rate.answered(float(second))
+        rate.pressed(100.0)
+        assert rate.per_second(100.0) == 0
+        for number in range(400):
+            rate.answered(100 + number * 0.01)
+            rate.pressed(100 + number * 0.01)
+        assert rate.per_second(104.0) == pytest.approx(100, rel=0.01)
+        for number in range(150):
+            rate.answered(104 + number * 0.1)
+            rate.pressed(104 + number * 0.1)
+        assert rate.per_second(119.0) == pytest.approx(10, rel=0.02)
+        assert rate.per_second(130.0) == 0
 
     def test_retry_after_is_when_half_of_the_queue_is_answered(self) -> None:
         assert retry_after_s(100, 100, 10.0) == 5
         assert retry_after_s(100, 100, 1000.0) == 1
         assert retry_after_s(100, 100, 0.1) == MAX_RETRY_AFTER_S
-        assert retry_after_s(100, 100, 0.0) == MAX_RETRY_AFTER_S
+
+    def test_without_an_answer_clients_wait_as_long_again(self) -> None:
+        rate = DrainRate()
+        rate.pressed(50.0)
+        found = [retry_after_s(9, 9, rate.per_second(now), rate.silent_s(now)) for now in (50.0, 54.5, 59.0, 400.0)]
+        assert found == [1, 5, 9, MAX_RETRY_AFTER_S]
 
 
 class TestRates:
@@ -137,6 +150,14 @@ class TestRates:
 
 
 class TestReport:
+    def test_has_the_state_of_the_server(self) -> None:
+        found = {
+            state: parse_report(b'{"server_restarts": 0, "not_ready": {}, "state": "%s"}' % state.encode())
+            for state in ("serving", "starting", "restarting", "ending")
+        }
+        assert [name for name, each in found.items() if each and each.coming] == ["starting", "restarting"]
+        assert [name for name, each in found.items() if each and each.ending] == ["ending"]
+
     def test_counts_restarts_of_server_and_model(self) -> None:
         text = b'{"server_restarts": 2, "restarts": {"a": 3}, "not_ready": {"b": "why"}, "restarting": ["a"]}'
         report = parse_report(text)

@@ -31,8 +31,8 @@ NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "store": (False,),
     "resume": (),
 }
-# Longest beginning of a prompt by which a server is chosen: prompts that share it share what a server holds of it.
-_PREFIX_CHARS: Final = 256
+#: Longest beginning of a prompt by which a server is chosen: prompts that share it share what a server holds of it.
+PREFIX_CHARS: Final = 256
 _FINISH: Final = {"eos": "stop", "stop": "stop", "length": "length"}
 _WAITING_PARTS: Final = 64
 
@@ -75,7 +75,7 @@ def prompt_calls(
         raise invalid(f"field 'n': {total} texts are requested; accepted are up to max_choices, {most}", "n")
     own = {**options, CODED_ERRORS: True, **({"n": count} if count > 1 else {})}
     return [
-        PromptCall(number * count, count, inputs, own, text[:_PREFIX_CHARS])
+        PromptCall(number * count, count, inputs, own, text[:PREFIX_CHARS])
         for number, (inputs, text) in enumerate(prompts)
     ]
 

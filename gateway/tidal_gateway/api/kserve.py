@@ -16,6 +16,7 @@ from tidal_client.errors import ConnectionFailed, Unavailable
 from tidal_client.results import Array
 from tidal_client.transports.grpc_messages import infer_message, response_arrays
 from tidal_gateway.api.answers import Answer, EventStream, dump, event, json_answer
+from tidal_gateway.api.generation import PREFIX_CHARS
 from tidal_gateway.api.kserve_tensors import JSON_LENGTH, add_input, json_data, response_body, split_body
 from tidal_gateway.api.options import header_options
 from tidal_gateway.api.request import ApiRequest, Target
@@ -149,12 +150,12 @@ async def infer(request: ApiRequest) -> Answer:
 
 async def generate(request: ApiRequest) -> Answer:
     """Send the fields of a JSON document as inputs and parameters, and return the outputs as fields."""
-    target, message, parameters = await _generate_message(request)
+    target, message, parameters, prefix = await _generate_message(request)
     if not target.facts.decoupled:
         response = await request.infer_message(target, message, parameters)
         return Answer(_fields(response))
     found = []
-    async with aclosing(request.stream_message(target, message, parameters)) as parts:
+    async with aclosing(request.stream_message(target, message, parameters, prefix)) as parts:
         async for part in parts:
             if part.outputs:
                 found.append(part)
@@ -165,13 +166,13 @@ async def generate(request: ApiRequest) -> Answer:
 
 async def generate_stream(request: ApiRequest) -> EventStream:
     """The same as `generate`, with each response as an event."""
-    target, message, parameters = await _generate_message(request)
+    target, message, parameters, prefix = await _generate_message(request)
 
     async def events() -> AsyncGenerator[bytes, None]:
         if not target.facts.decoupled:
             yield event(_fields(await request.infer_message(target, message, parameters)))
             return
-        async with aclosing(request.stream_message(target, message, parameters)) as parts:
+        async with aclosing(request.stream_message(target, message, parameters, prefix)) as parts:
             async for part in parts:
                 if part.outputs:
                     yield event(_fields(part))
@@ -179,7 +180,8 @@ async def generate_stream(request: ApiRequest) -> EventStream:
     return EventStream(events())
 
 
-async def _generate_message(request: ApiRequest) -> tuple[Target, Any, dict[str, Any]]:
+async def _generate_message(request: ApiRequest) -> tuple[Target, Any, dict[str, Any], str]:
+    """Return the target, message, parameters and beginning of the prompt of a request."""
     document = _document(request.body)
     identifier = _text(document.pop("id", ""), "id") or request.exchange.request_id
     parameters = _parameters(document.pop("parameters", None))
@@ -197,7 +199,8 @@ async def _generate_message(request: ApiRequest) -> tuple[Target, Any, dict[str,
     message = infer_message(InferRequest(target.name, inputs, None, {}, identifier))
     message.model_version = request.path.get("version", "")
     _set_parameters(message, parameters, target)
-    return target, message, parameters
+    prompt = fields.get("messages", fields.get("text_input"))
+    return target, message, parameters, prompt[:PREFIX_CHARS] if isinstance(prompt, str) else ""
 
 
 def _input(target: Target, name: str, value: Any) -> Array:

@@ -18,8 +18,8 @@ from tidal_gateway.edge.exchange import Exchange
 from tidal_gateway.errors import Refusal, invalid
 from tidal_gateway.keys.store import KeyEntry
 from tidal_gateway.state import Gateway
+from tidal_gateway.upstream.calls import Outgoing
 from tidal_gateway.upstream.models import ModelFacts, Use
-from tidal_gateway.upstream.pool import Outgoing
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class ApiRequest:
             raise Refusal(
                 403, f"this key may not use '{what[:100]}'; use another model or key", code="forbidden", param="model"
             )
-        facts = await self.gateway.pool.model(model)
+        facts = await self.gateway.pool.model(model, self.allows)
         self.exchange.model, self.exchange.task = facts.name, wanted
         if use is not None and use not in facts.uses:
             able = [each.name for each in self.gateway.pool.models() if use in each.uses and self.allows(each.name)]

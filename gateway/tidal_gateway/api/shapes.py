@@ -21,7 +21,7 @@ _OPENAI_TYPES: Final = {
     415: "invalid_request_error",
     429: "rate_limit_error",
 }
-_TEI_TYPES: Final = {400: "Validation", 413: "Validation", 429: "Overloaded", 503: "Unhealthy"}
+_TEI_TYPES: Final = {429: "Overloaded", 503: "Unhealthy"}
 
 
 def openai(refusal: Refusal) -> tuple[int, dict[str, Any]]:
@@ -39,7 +39,8 @@ def rerank(refusal: Refusal) -> tuple[int, dict[str, Any]]:
 def tei(refusal: Refusal) -> tuple[int, dict[str, Any]]:
     """The shape of text-embeddings-inference, which answers 422 to invalid requests."""
     status = 422 if refusal.status == 400 else refusal.status
-    return status, {"error": refusal.message, "error_type": _TEI_TYPES.get(refusal.status, "Backend")}
+    kind = _TEI_TYPES.get(refusal.status, "Backend" if refusal.status >= 500 else "Validation")
+    return status, {"error": refusal.message, "error_type": kind}
 
 
 def kserve(refusal: Refusal) -> tuple[int, dict[str, Any]]:

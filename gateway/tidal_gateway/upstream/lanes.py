@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tidal_gateway.errors import Refusal
+from tidal_client.errors import Unavailable
+from tidal_gateway.errors import Refusal, is_full
 from tidal_gateway.upstream.policies import DrainRate, retry_after_s
 from tidal_gateway.worker_table import WorkerTable, create_worker_table
 
@@ -69,28 +70,45 @@ class Lanes:
         """Count a request of a known model as outstanding until the block ends.
 
         Raises:
-            Refusal: The model has too many outstanding requests.
+            Refusal: The model has too many outstanding requests, or the block raised that its own queue is full.
         """
         lane = self._lanes.get(model)
         if lane is None:
             lane = self._lanes[model] = _Lane(self._row(model))
-        count = lane.count if self._table is None or lane.row is None else self._table.total(lane.row)
+        count = self._count(lane)
+        if count * 2 >= self._limit:
+            lane.rate.pressed(time.monotonic())
         if count >= self._limit:
-            # The workers share the requests about evenly.
-            per_second = lane.rate.per_second(time.monotonic()) * self._workers
-            raise Refusal(
-                429,
+            raise self._overloaded(
+                lane,
+                self._limit,
                 f"model '{model}' has {count} outstanding requests; accepted are up to max_outstanding, "
                 f"{self._limit}: send the request again later",
-                code="overloaded",
-                retry_after_s=retry_after_s(count, self._limit, per_second),
             )
         self._add(lane, 1)
+        drained = True
         try:
             yield
+        except Unavailable as error:
+            if not is_full(error):
+                raise
+            drained = False  # the model did not queue it
+            lane.rate.pressed(time.monotonic())
+            raise self._overloaded(lane, self._count(lane), str(error)) from None
         finally:
             self._add(lane, -1)
-            lane.rate.answered(time.monotonic())
+            if drained:
+                lane.rate.answered(time.monotonic())
+
+    def _count(self, lane: _Lane) -> int:
+        return lane.count if self._table is None or lane.row is None else self._table.total(lane.row)
+
+    def _overloaded(self, lane: _Lane, limit: int, message: str) -> Refusal:
+        now = time.monotonic()
+        # The workers share the requests about evenly.
+        per_second = lane.rate.per_second(now) * self._workers
+        wait_s = retry_after_s(self._count(lane), limit, per_second, lane.rate.silent_s(now))
+        return Refusal(429, message, code="overloaded", retry_after_s=wait_s)
 
     def _row(self, model: str) -> int | None:
         if self._table is None:

@@ -14,6 +14,8 @@ AFFINITY_SLACK: Final = 4
 #: Shortest and longest `Retry-After`, in seconds.
 MIN_RETRY_AFTER_S: Final = 1
 MAX_RETRY_AFTER_S: Final = 60
+# A rate that was measured for less than this is not multiplied.
+_SHORTEST_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class RetryBudget:
 
 @dataclass(slots=True)
 class DrainRate:
-    """Rate at which a model's requests are answered, over a window.
+    """Rate at which a model answers while its queue is long: what it answers of little load says nothing about it.
 
     Attributes:
         window_s: Length of the window in seconds.
@@ -100,6 +102,15 @@ class DrainRate:
 
     window_s: float = 10.0
     _answered: deque[float] = field(default_factory=deque)
+    _began: float = -math.inf
+    _pressed: float = -math.inf
+
+    def pressed(self, now: float) -> None:
+        """Record that the queue is long at time `now`, in seconds; after a time without that, measure anew."""
+        if now - self._pressed > self.window_s:
+            self._answered.clear()
+            self._began = now
+        self._pressed = now
 
     def answered(self, now: float) -> None:
         """Record an answer at time `now`, in seconds."""
@@ -109,24 +120,25 @@ class DrainRate:
     def per_second(self, now: float) -> float:
         """Answers per second; 0 if there was none in the window."""
         self._expire(now)
-        if not self._answered:
-            return 0.0
-        return len(self._answered) / max(1.0, now - self._answered[0])
+        return len(self._answered) / max(_SHORTEST_S, min(self.window_s, now - self._began))
+
+    def silent_s(self, now: float) -> float:
+        """Seconds since the last answer, or since the queue is long."""
+        return now - max(self._began, self._answered[-1] if self._answered else -math.inf)
 
     def _expire(self, now: float) -> None:
         while self._answered and self._answered[0] <= now - self.window_s:
             self._answered.popleft()
 
 
-def retry_after_s(outstanding: int, limit: int, per_second: float) -> int:
+def retry_after_s(outstanding: int, limit: int, per_second: float, silent_s: float = 0.0) -> int:
     """Return after how many seconds a refused client should come back: when half of the queue is answered.
 
     Args:
         outstanding: Number of outstanding requests of the model.
         limit: Largest number of them.
-        per_second: Requests that the model answers per second; 0 if unknown.
+        per_second: Requests that the model answers per second; 0 if there was no answer yet.
+        silent_s: Seconds without an answer; where the rate is not known, the client waits as long again.
     """
-    if per_second <= 0:
-        return MAX_RETRY_AFTER_S
-    wait_s = (outstanding - limit / 2) / per_second
+    wait_s = (outstanding - limit / 2) / per_second if per_second > 0 else silent_s
     return min(MAX_RETRY_AFTER_S, max(MIN_RETRY_AFTER_S, math.ceil(wait_s)))

@@ -3,62 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from tidal_client.errors import ConnectionFailed, RequestError, Unavailable
+from tidal_client.errors import DeadlineExceeded, RequestError, Unavailable
 from tidal_gateway.errors import Refusal
+from tidal_gateway.upstream.calls import Call, Outgoing, ProcessDied
 from tidal_gateway.upstream.channel import Metadata
 from tidal_gateway.upstream.described import UNKNOWN, ModelReport
+from tidal_gateway.upstream.failures import failure_of
 from tidal_gateway.upstream.lanes import Lanes
 from tidal_gateway.upstream.models import ModelFacts
-from tidal_gateway.upstream.policies import Candidate, RetryBudget, choose
-from tidal_gateway.upstream.server import Call, ProcessDied, Server
+from tidal_gateway.upstream.policies import Candidate, choose
+from tidal_gateway.upstream.retries import Retries
+from tidal_gateway.upstream.server import Server
 
-if TYPE_CHECKING:
-    from tidal_gateway.tracing import RequestTrace
-
-#: Largest number of times that one request is sent: one that ends its process each time must not do so forever.
-MAX_ATTEMPTS: Final = 4
-#: A model that is missing for longer than this many seconds is not being restarted.
-RESTART_S: Final = 60.0
 # With a deadline the model answers that it was missed: its answer gets this many seconds more.
 _GRACE_S: Final = 1.0
-# Triton's messages after the process of a model died; a model that is being loaded again has no version.
-_DIED = re.compile(r"Stub process( '[^']*')? is not healthy|has no available versions|is not ready")
-# Of these, messages about requests that no process has begun.
-_NOT_BEGUN = re.compile(r"has no available versions|is not ready|failed to connect")
 # A model that is missing everywhere may have been loaded since the last check.
 _RECHECK_S: Final = 0.5
 _UNTRACED: Final = nullcontext[Metadata | None](None)
-
-
-@dataclass(slots=True)
-class Outgoing:
-    """A request to send.
-
-    Attributes:
-        message: The `ModelInferRequest`; a retry replaces its `latency_ms` by the rest.
-        deadline: Time of the last attempt's end, by `time.monotonic()`, in seconds.
-        affinity: See `choose`.
-        retries: Number of retries so far.
-        trace: Spans of the client's request; None if it is not traced.
-    """
-
-    message: Any
-    deadline: float
-    affinity: str = ""
-    retries: int = 0
-    trace: RequestTrace | None = None
-
-    @property
-    def model(self) -> str:
-        """Name of the model."""
-        return str(self.message.model_name)
 
 
 class Pool:
@@ -74,13 +40,15 @@ class Pool:
         self._available = asyncio.Event()
         self.servers = [Server(address, status, self._changed) for address, status in servers]
         self.lanes = lanes
-        self.retries: dict[str, int] = {"died": 0, "budget": 0, "refused": 0}
-        self._budget = RetryBudget(retry_ratio)
+        self._retries = Retries(retry_ratio)
         self._turn = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._checked = self._reports_read = 0.0
-        # Facts of models that served, and when they were last seen: one that is missing may be restarting.
-        self._known: dict[str, tuple[ModelFacts, float]] = {}
+
+    @property
+    def retries(self) -> dict[str, int]:
+        """Numbers of retries by why they were allowed, and of those that were not."""
+        return self._retries.counts
 
     async def start(self) -> None:
         """Check every server once and keep checking them."""
@@ -113,8 +81,12 @@ class Pool:
             found = self.report(model).labels_of(task)
         return found
 
-    async def model(self, name: str) -> ModelFacts:
+    async def model(self, name: str, allows: Callable[[str], bool] = lambda name: True) -> ModelFacts:
         """Return the facts of a model.
+
+        Args:
+            name: Name of the model.
+            allows: Whether the client may learn of a model, for the error that lists those that there are.
 
         Raises:
             Refusal: No server has it.
@@ -124,18 +96,17 @@ class Pool:
             if time.monotonic() - self._checked > _RECHECK_S:
                 self._checked = time.monotonic()
                 await asyncio.gather(*(server.check() for server in self.servers))
-            found = self._find(name) or self._recent(name)
+            found = self._find(name)
+            expected = [server for server in self.servers if server.expects(name)] if found is None else []
+            if expected:
+                found = next((each.known[name] for each in expected if name in each.known), None)
+                if found is None:
+                    raise Refusal(
+                        503, f"model '{name}' is being restarted: send the request again", code="unavailable",
+                        retry_after_s=1,
+                    )  # fmt: skip
         if found is None or found.internal:
-            if not any(server.up for server in self.servers):
-                reasons = "; ".join(f"{each.address}: {each.reason}" for each in self.servers)
-                raise Refusal(503, f"no server is up: {reasons}", code="unavailable", retry_after_s=1)
-            names = ", ".join(each.name for each in self.models()) or "none"
-            raise Refusal(
-                404,
-                f"no server has the model '{name[:100]}'; available are: {names}",
-                code="model_not_found",
-                param="model",
-            )
+            raise self._missing(name, allows)
         return found
 
     async def infer(self, request: Outgoing) -> Any:
@@ -146,20 +117,23 @@ class Pool:
             Refusal: The model has too many outstanding requests.
         """
         with self.lanes.lane(request.model):
+            self._retries.began(request.model)
             while True:
                 server = await self._queued(request)
-                call = self._sent(server, request)
+                call = server.send(request.model)
                 try:
                     with _executed(request, server) as metadata:
-                        return await server.channel.infer(request.message, self._left_s(request) + _GRACE_S, metadata)
+                        response = await server.channel.infer(request.message, request.left_s() + _GRACE_S, metadata)
+                    server.answered(call)
+                    return response
                 except asyncio.CancelledError:
-                    if not call.died or _cancelled_by_others():
+                    if call.died is None or _cancelled_by_others():
                         raise
-                    await self._again(request, server, call, ProcessDied())
+                    self._again(request, server, call, ProcessDied())
                 except RequestError as error:
-                    await self._again(request, server, call, error)
+                    self._again(request, server, call, error)
                 finally:
-                    server.calls.discard(call)
+                    server.ended(call)
 
     async def stream(self, request: Outgoing, part_timeout_s: float) -> AsyncGenerator[Any, None]:
         """Send a request to a model that answers in parts, and yield each `ModelInferResponse`.
@@ -175,63 +149,47 @@ class Pool:
             Refusal: The model has too many outstanding requests.
         """
         with self.lanes.lane(request.model):
+            self._retries.began(request.model)
             while True:
                 server = await self._queued(request)
-                call, begun = self._sent(server, request), False
+                call = server.send(request.model)
                 try:
                     with _executed(request, server) as metadata:
                         channel = server.channel
                         async with aclosing(channel.stream(request.message, part_timeout_s, metadata)) as parts:
                             async for part in parts:
-                                begun = call.begun = True
+                                if not call.begun:
+                                    call.begun = True
+                                    server.answered(call)
                                 # A cancel between two parts would hit whatever the consumer awaits.
                                 call.task = None
                                 yield part
                                 call.task = asyncio.current_task()
                     return
                 except asyncio.CancelledError:
-                    if not call.died or _cancelled_by_others():
+                    if call.died is None or _cancelled_by_others():
                         raise
-                    if begun:
-                        raise _broken_stream() from None
-                    await self._again(request, server, call, ProcessDied())
+                    self._again(request, server, call, ProcessDied())
                 except RequestError as error:
-                    if begun:
-                        if isinstance(error, ConnectionFailed) or _DIED.search(str(error)):
-                            server.process_died(call)
-                            raise _broken_stream() from None
-                        raise
-                    await self._again(request, server, call, error)
+                    self._again(request, server, call, error)
                 finally:
-                    server.calls.discard(call)
+                    server.ended(call)
 
-    def _sent(self, server: Server, request: Outgoing) -> Call:
-        self._budget.sent(time.monotonic())
-        call = Call(request.model, server.restarts(request.model), asyncio.current_task())
-        server.calls.add(call)
-        return call
-
-    async def _again(self, request: Outgoing, server: Server, call: Call, error: Exception) -> None:
-        """Return when the request may be sent again; raise the error if it may not."""
-        server.calls.discard(call)
-        died = isinstance(error, ProcessDied | ConnectionFailed) or _DIED.search(str(error)) is not None
-        if isinstance(error, ConnectionFailed):
-            server.disconnected(str(error))
-        elif died:
-            server.process_died(call)
-        final = _lost(request.model) if isinstance(error, ProcessDied) else error
-        if not died or self._left_s(request) <= 0.002:
-            raise final
-        if _NOT_BEGUN.search(str(error)):  # the outage of before goes on
-            return
-        if request.retries + 1 >= MAX_ATTEMPTS:
-            raise final
-        # The first retry after an observed death of a process is always allowed.
-        if request.retries and not self._budget.allow(time.monotonic()):
-            self.retries["refused"] += 1
-            raise final
-        self.retries["budget" if request.retries else "died"] += 1
-        request.retries += 1
+    def _again(self, request: Outgoing, server: Server, call: Call, error: RequestError | ProcessDied) -> None:
+        """Return if the request may be sent again; raise the error if it may not."""
+        outage, begun = call.died, True
+        if isinstance(error, ProcessDied):
+            error = _lost(request.model)
+        elif (failure := failure_of(error, request.model)) is not None:
+            outage, begun = server.failed(call, failure, str(error)), failure.begun
+        elif not isinstance(error, DeadlineExceeded):
+            server.answered(call)
+        if outage is None:
+            raise error
+        if call.begun:
+            raise _broken_stream()
+        if time.monotonic() >= request.deadline or not self._retries.allows(request, outage, begun):
+            raise error
 
     async def _queued(self, request: Outgoing) -> Server:
         if request.trace is None:
@@ -248,30 +206,37 @@ class Pool:
             if chosen is not None:
                 self._turn += 1
                 if request.retries:
-                    _shorten(request)
+                    request.shorten()
                 return able[chosen.address]
+            if not any(each.expects(request.model) for each in self.servers):
+                raise self._missing(request.model)
             self._available.clear()
             try:
-                async with asyncio.timeout(self._left_s(request)):
+                async with asyncio.timeout(request.left_s()):
                     await self._available.wait()
             except TimeoutError:
                 raise Unavailable(
                     f"model '{request.model}' did not become available on any server in time; send the request again"
                 ) from None
 
-    def _left_s(self, request: Outgoing) -> float:
-        return max(0.001, request.deadline - time.monotonic())
+    def _missing(self, name: str, allows: Callable[[str], bool] | None = None) -> Refusal:
+        """Return the refusal of a request to a model that no server has."""
+        shown = f"model '{name[:100]}'"
+        down = [each for each in self.servers if not each.up]
+        if len(down) == len(self.servers) or any(each.had(name) for each in down):
+            reasons = "; ".join(f"{each.address}: {each.reason}" for each in down)
+            what = "no server is up" if len(down) == len(self.servers) else f"no server with the {shown} is up"
+            return Refusal(503, f"{what}: {reasons}", code="unavailable", retry_after_s=1)
+        rest = "GET /v1/models lists those that there are"
+        if allows is not None:
+            rest = f"available are: {', '.join(each.name for each in self.models() if allows(each.name)) or 'none'}"
+        return Refusal(404, f"no server has the {shown}; {rest}", code="model_not_found", param="model")
 
     def _find(self, name: str) -> ModelFacts | None:
         for server in self.servers:
             if server.up and name in server.models:
-                self._known[name] = (server.models[name], time.monotonic())
                 return server.models[name]
         return None
-
-    def _recent(self, name: str) -> ModelFacts | None:
-        facts, seen = self._known.get(name, (None, 0.0))
-        return facts if time.monotonic() - seen < RESTART_S else None
 
     def _changed(self) -> None:
         self._available.set()
@@ -287,13 +252,6 @@ def _cancelled_by_others() -> bool:
     """Undo one cancellation of the current task, and return whether there was another one."""
     task = asyncio.current_task()
     return task is not None and task.uncancel() > 0
-
-
-def _shorten(request: Outgoing) -> None:
-    """Replace the deadline that is sent along by its rest."""
-    parameters = request.message.parameters
-    if "latency_ms" in parameters:
-        parameters["latency_ms"].double_param = max(0.001, (request.deadline - time.monotonic()) * 1e3)
 
 
 def _lost(model: str) -> RequestError:

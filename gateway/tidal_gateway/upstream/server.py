@@ -6,53 +6,33 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from tidal_client.errors import RequestError
+from tidal_gateway.upstream.calls import Call
 from tidal_gateway.upstream.channel import Channel
 from tidal_gateway.upstream.described import ModelReport, read_models
+from tidal_gateway.upstream.failures import Failure
 from tidal_gateway.upstream.models import ModelFacts, model_facts
-from tidal_gateway.upstream.status import ServeReport, read_report
+from tidal_gateway.upstream.outages import MIN_CHECK_S, Outage, Outages
+from tidal_gateway.upstream.status import read_report
 
-#: Seconds between checks of a server that is up.
+#: Seconds between checks of a server of which nothing is out.
 CHECK_S: Final = 1.0
-#: Seconds between checks of a server that is down, or that restarts a model.
-FAST_CHECK_S: Final = 0.1
 #: A call that has waited this long may belong to a process that has died.
 SUSPICIOUS_S: Final = 0.3
-# A model whose process died is used again after this long if nothing reported its restart.
-_UNREPORTED_S: Final = 3.0
+#: A server that is away for longer than this many seconds, or a model whose process died, is not being restarted if
+#: nothing reports that it is.
+RESTART_S: Final = 60.0
+#: A model that is missing for this long, and that nothing restarts, was unloaded.
+UNLOADED_S: Final = 1.0
 _ANSWER_S: Final = 2.0
+# A supervisor that has not answered for this long is not trusted to report the end of a restart.
+_SILENT_S: Final = 5.0
 # Tasks are added while a server runs.
 _REPORT_S: Final = 5.0
 
 _log = logging.getLogger("tidal_gateway")
-
-
-class ProcessDied(Exception):
-    """The process that had the request has died, so the request has no answer and may be sent again."""
-
-
-class Call:
-    """A request that was sent to a server.
-
-    Args:
-        model: Name of the model.
-        restarts: Number of restarts of the model's processes before it was sent.
-        task: Task that waits for the answer.
-
-    Attributes:
-        sent: Time at which it was sent, by `time.monotonic()`, in seconds.
-        begun: Whether a part of the answer has arrived.
-        died: Whether its process has died.
-    """
-
-    __slots__ = ("begun", "died", "model", "restarts", "sent", "task")
-
-    def __init__(self, model: str, restarts: int, task: asyncio.Task[Any] | None) -> None:
-        self.model, self.restarts, self.task = model, restarts, task
-        self.sent = time.monotonic()
-        self.begun = self.died = False
 
 
 class Server:
@@ -61,7 +41,15 @@ class Server:
     Args:
         address: ``host:port`` of its gRPC endpoint.
         status: ``host:port`` of the status endpoint of its `tidal serve`; None if unknown.
-        changed: Called when the server, or one of its models, becomes available.
+        changed: Called when the server, or one of its models, becomes available, or is not expected to.
+
+    Attributes:
+        up: Whether it answers and accepts requests.
+        reason: Why it is not up.
+        models: Models that it serves, or served before it went down.
+        known: The same, and models that are missing but were not unloaded for certain.
+        calls: Calls that it has not answered.
+        outages: What of it is out.
     """
 
     def __init__(self, address: str, status: str | None, changed: Callable[[], None]) -> None:
@@ -70,72 +58,113 @@ class Server:
         self.up = False
         self.reason = "not checked yet"
         self.models: dict[str, ModelFacts] = {}
+        self.known: dict[str, ModelFacts] = {}
         self.reports: Mapping[str, ModelReport] = {}
         self.calls: set[Call] = set()
+        self.outages = Outages()
         self._changed = changed
-        self._report = ServeReport()
-        self._reported = 0.0
-        # Models whose process died: the time, the number of restarts then, and whether they were seen not ready since.
-        self._suspended: dict[str, tuple[float, int, bool]] = {}
+        # Times of the last report, and of the last check in which the server was up.
+        self._reported: float | None = None
+        self._report_answers = False
+        self._last_up = time.monotonic()
+        # Models that are missing since these times, and were not unloaded for certain.
+        self._missing: dict[str, float] = {}
         self._described: dict[str, tuple[str, ...]] = {}
         self._reports_read = -_REPORT_S
         self._wake = asyncio.Event()
 
     def serves(self, model: str) -> bool:
-        """Whether requests to a model can be sent here now."""
-        interrupted = model in self._suspended or model in self._report.not_ready
-        return self.up and model in self.models and not interrupted
+        """Whether a request to a model can be sent here now."""
+        return self.up and model in self.models and self.outages.admits(model, time.monotonic())
+
+    def expects(self, model: str) -> bool:
+        """Whether a model that cannot be used here now is likely to come back."""
+        now = time.monotonic()
+        report = self.outages.report
+        if not self.up:
+            return model in self.models and (
+                (self._report_answers and report.coming) or now - self._last_up < RESTART_S
+            )
+        found = self.outages.of(model)
+        returns = found is not None and (found.listed or (found.died and now - found.since < RESTART_S))
+        return model in self.models or model in self._missing or returns
+
+    def had(self, model: str) -> bool:
+        """Whether the server is down and had a model before."""
+        return not self.up and model in self.models
 
     def restarts(self, model: str) -> int:
         """Number of restarts of a model's processes, of those that are known."""
-        return self._report.restarts(model)
+        return self.outages.report.restarts(model)
 
-    def disconnected(self, reason: str) -> None:
-        """Record that the connection broke or was refused: nothing is sent until a check succeeds."""
-        if self.up:
-            _log.warning("server %s is out: %s", self.address, reason)
-        self.up, self.reason = False, reason
-        self._wake.set()
+    def send(self, model: str) -> Call:
+        """Record that a request is sent by the current task; `answered`, `failed` or `ended` follows."""
+        call = Call(model, self.restarts(model), asyncio.current_task(), self.outages.sent(model))
+        self.calls.add(call)
+        return call
 
-    def process_died(self, call: Call) -> None:
-        """Record that the process of a call's model died: the model gets nothing until it was restarted."""
-        if call.model not in self._suspended:
-            _log.warning("server %s: the process of model '%s' has died", self.address, call.model)
-            self._suspended[call.model] = (time.monotonic(), call.restarts, False)
+    def answered(self, call: Call) -> None:
+        """Record that the process of a call answered."""
+        if call.tried is not None:
+            self.outages.answered(call.tried, time.monotonic())
+            self._changed()
+
+    def ended(self, call: Call) -> None:
+        """Record that nobody waits for a call any more."""
+        self.calls.discard(call)
+        if call.tried is not None:
+            self.outages.released(call.tried)
+
+    def failed(self, call: Call, failure: Failure, reason: str) -> Outage:
+        """Record that the process of a call died or refuses requests, and return the outage: it gets nothing now."""
+        self.calls.discard(call)
+        outage = self.outages.failed(call.model, failure, call.sent, time.monotonic(), call.restarts)
+        if outage.ended is None and outage.model is None and self.up:
+            self._down(reason)
+        elif outage.ended is None and outage.model is not None:
+            _log.warning("server %s: model '%s' is out: %s", self.address, call.model, reason)
         self._wake.set()
+        return outage
 
     async def run(self) -> None:
         """Check the server until the task is cancelled."""
         while True:
             await self.check()
-            next_check = time.monotonic() + (CHECK_S if self._is_steady() else FAST_CHECK_S)
-            while (left_s := next_check - time.monotonic()) > 0 and not self._wake.is_set():
+            next_check = self._next_check()
+            while (left_s := next_check - time.monotonic()) > 0:
                 try:
-                    async with asyncio.timeout(min(left_s, FAST_CHECK_S)):
+                    async with asyncio.timeout(min(left_s, MIN_CHECK_S)):
                         await self._wake.wait()
                 except TimeoutError:
                     if self._overdue():
                         await self._read_report()
-            self._wake.clear()
+                else:
+                    self._wake.clear()
+                    next_check = min(next_check, self._next_check())
 
     async def check(self) -> None:
         """Check the server, its models and its supervisor once."""
+        began = time.monotonic()
         await self._read_report()
         try:
             if not await self.channel.ready(_ANSWER_S):
                 raise RequestError("it is not live")
+            if self._report_answers and self.outages.report.ending:
+                raise RequestError("it is stopping")
             await self._refresh()
         except RequestError as error:
-            if self.up:
-                _log.warning("server %s is out: %s", self.address, error)
-            self.up, self.reason = False, str(error)
+            self._down(str(error))
+            self._changed()
             return
-        # The connection may have broken since the check began.
+        self.outages.seen(self.models, began, time.monotonic())
+        self._find_unloaded()
+        if self.outages.of(None) is not None:  # the connection broke since the check began
+            return
+        self._last_up = time.monotonic()
         was_up, self.up, self.reason = self.up, True, ""
-        self._release()
         if not was_up:
             _log.info("server %s is in: %d models", self.address, len(self.models))
-            self._changed()
+        self._changed()
 
     async def read_models(self) -> None:
         """Read what the models are."""
@@ -150,12 +179,35 @@ class Server:
         """Close the connection."""
         await self.channel.close()
 
-    def _is_steady(self) -> bool:
-        return self.up and not self._suspended and not self._report.not_ready
+    def _down(self, reason: str) -> None:
+        if self.up:
+            _log.warning("server %s is out: %s", self.address, reason)
+        self.up, self.reason = False, reason
+
+    def _next_check(self) -> float:
+        now = time.monotonic()
+        if self._missing.keys() - self.outages.report.not_ready:
+            return now + MIN_CHECK_S
+        steady_s = CHECK_S if self.up else min(CHECK_S, max(MIN_CHECK_S, (now - self._last_up) / 10))
+        return now + self.outages.check_after_s(now, steady_s)
 
     def _overdue(self) -> bool:
         now = time.monotonic()
         return any(now - call.sent > SUSPICIOUS_S for call in self.calls)
+
+    def _find_unloaded(self) -> None:
+        """Forget models that are missing for so long that their supervisor would have reported a restart."""
+        now = time.monotonic()
+        for name, since in list(self._missing.items()):
+            if name in self.models:
+                del self._missing[name]
+            elif name in self.outages.report.not_ready:
+                self._missing[name] = now
+            elif now - since >= UNLOADED_S:
+                del self._missing[name]
+                del self.known[name]
+                if self._report_answers:
+                    self.outages.forget(name, now)
 
     async def _refresh(self) -> None:
         """Read which models serve, and describe those that are new."""
@@ -173,15 +225,15 @@ class Server:
                 models[name] = model_facts(metadata, await self.channel.config(name, "", _ANSWER_S), own)
             except RequestError:  # it was unloaded between the calls
                 continue
-        added = models.keys() - self.models.keys()
+        for name in self.models.keys() - models.keys():
+            self._missing.setdefault(name, time.monotonic())
         changed = versions != self._described
         self.models, self._described = models, versions
+        self.known |= models
         # A server that has just started reports its models a little later.
         lacking = not models.keys() <= self.reports.keys()
         if changed or lacking or time.monotonic() - self._reports_read >= _REPORT_S:
             await self.read_models()
-        if added:
-            self._changed()
 
     async def _read_report(self) -> None:
         """Read the supervisor's report and fail the calls whose process has been restarted since they were sent."""
@@ -189,26 +241,24 @@ class Server:
             return
         began = time.monotonic()
         report = await read_report(self.status)
+        self._report_answers = report is not None
         if report is None:
+            if self._reported is not None and began - self._reported > _SILENT_S:
+                self.outages.unreported(time.monotonic())
             return
         before, self._reported = self._reported, began
-        recovered = self._report.not_ready - report.not_ready
-        self._report = report
-        if recovered:
-            self._changed()
-        for call in list(self.calls):
-            # A call that was sent between two reports may be of the new process; only sending it again is harmless.
-            certain = call.sent <= before or not call.begun
-            if report.restarts(call.model) > call.restarts and certain and call.task is not None and not call.died:
-                call.died = True
-                call.task.cancel()
-
-    def _release(self) -> None:
-        """Use a model again whose process was restarted."""
         now = time.monotonic()
-        for name, (died, restarts, gone) in list(self._suspended.items()):
-            if name not in self.models or name in self._report.not_ready:
-                self._suspended[name] = (died, restarts, True)
-            elif gone or self.restarts(name) > restarts or now - died > _UNREPORTED_S:
-                del self._suspended[name]
-                self._changed()
+        self.outages.read(report, now)
+        for call in list(self.calls):
+            if before is None:  # until now nothing was known of restarts
+                call.restarts = report.restarts(call.model)
+            # A call that was sent between two reports may be of the new process; only sending it again is harmless.
+            elif (
+                report.restarts(call.model) != call.restarts
+                and (call.sent <= before or not call.begun)
+                and call.task is not None
+                and call.died is None
+            ):
+                call.died = self.outages.restarted(call.model, call.sent, now)
+                call.task.cancel()
+        self._changed()

@@ -21,14 +21,26 @@ class ServeReport:
     """What `GET /ready` of the status endpoint reports.
 
     Attributes:
+        state: What `tidal serve` does: ``starting``, ``serving``, ``restarting`` or ``ending``; empty if unknown.
         server_restarts: Number of restarts of tritonserver.
         model_restarts: Number of restarts by model.
         not_ready: Models that do not answer.
     """
 
+    state: str = ""
     server_restarts: int = 0
     model_restarts: Mapping[str, int] = field(default_factory=dict)
     not_ready: frozenset[str] = frozenset()
+
+    @property
+    def ending(self) -> bool:
+        """Whether the server stops: it must get no new requests."""
+        return self.state == "ending"
+
+    @property
+    def coming(self) -> bool:
+        """Whether the server is being started."""
+        return self.state in ("starting", "restarting")
 
     def restarts(self, model: str) -> int:
         """Number of restarts that ended the processes of a model."""
@@ -62,6 +74,7 @@ def parse_report(content: bytes) -> ServeReport | None:
     try:
         document: Any = json.loads(content)
         return ServeReport(
+            state=str(document.get("state", "")),
             server_restarts=int(document["server_restarts"]),
             model_restarts={str(name): int(count) for name, count in document.get("restarts", {}).items()},
             not_ready=frozenset(map(str, [*document["not_ready"], *document.get("restarting", ())])),
