@@ -90,6 +90,16 @@ class Options(TypedDict, total=False):
     traceparent: str | None
 
 
+class CallOptions(Options, total=False):
+    """Keyword arguments of every call: those below and the request options."""
+
+    #: Id of the request in the server's logs; a call with several requests gives it to each.
+    request_id: str
+    #: Timeout in seconds of each request, retries included; of a stream: of each part, and of the start of the last
+    #: retry. Absent or None: the client's.
+    timeout_s: float | None
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError

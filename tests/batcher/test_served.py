@@ -20,7 +20,7 @@ from testing.servers import RunningServer, running_server
 from testing.waiting import until
 from tests.batcher.engines import publish_summing_engine
 from tidal.batcher.build import build
-from tidal.batcher.library import library_path
+from tidal.batcher.library import LIBRARY
 from tidal.repository.config import read_config
 
 pytestmark = [pytest.mark.server, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
@@ -50,7 +50,7 @@ ENGINES: dict[str, tuple[str, dict[str, object]]] = {
 def config(backend: str, inputs: Sequence[str], output: str, batching: str, parameters: Mapping[str, object]) -> str:
     ragged = "data_type: TYPE_INT64 dims: [ -1 ] allow_ragged_batch: true"
     given = {f"TIDAL_BATCH_{key}" if key.isupper() else key: value for key, value in parameters.items()}
-    given["TRITON_BATCH_STRATEGY_PATH"] = library_path()
+    given["TRITON_BATCH_STRATEGY_PATH"] = LIBRARY.file
     return (
         f'backend: "{backend}"\nmax_batch_size: {MOST}\n'
         + "".join(f'input {{ name: "{name}" {ragged} }}\n' for name in inputs)
