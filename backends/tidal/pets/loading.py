@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ from tidal import device
 from tidal.errors import InvalidArgument
 from tidal.pets.base import load_base_layers
 from tidal.pets.copies import MergingOptions
-from tidal.pets.engine.contract import LoadedTask, PetsEngine, lanes_of
+from tidal.pets.engine.contract import LoadedTask, PetsEngine, PetsLane, lanes_of
 from tidal.pets.kinds.kind import unmergeable_kinds
 from tidal.pets.library import open_library
 from tidal.pets.manifest import ENGINE_FOLDER, load_pets_manifest
@@ -93,7 +94,12 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
 
 
 def _warm_up(engine: PetsEngine, lengths: list[int]) -> None:
-    """Run the base alone at each measured length on each lane, so that no query pays for its first pass."""
-    for lane in lanes_of(engine):
+    """Run the base alone at each measured length on all lanes at once, so that no query pays for its first pass."""
+
+    def run(lane: PetsLane) -> None:
         for length in lengths:
             lane.run([None], np.zeros((1, length), np.int32), np.array([length], np.int32))
+
+    lanes = lanes_of(engine)
+    with ThreadPoolExecutor(len(lanes)) as threads:
+        list(threads.map(run, lanes))
