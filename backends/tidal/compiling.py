@@ -22,6 +22,7 @@ _SOURCES = (".cpp", ".hpp", ".h")
 _AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-mprefer-vector-width=512")
 LEVELS: Mapping[str, tuple[str, ...]] = {
     "avx512bf16": (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+    "avx512vnni": (*_AVX512, "-mavx512vnni"),
     "avx512": _AVX512,
     "avx2": ("-mavx2", "-mfma"),
     "plain": (),
