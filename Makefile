@@ -19,7 +19,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 # Where it is set, every process of a test compiles all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help install vision peers demo samples check test lint docs wheel bench bench-artefacts reliability clean
+.PHONY: help install vision peers demo samples check test lint docs wheel bench bench-gpu bench-artefacts reliability clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -150,6 +150,11 @@ bench: install ## Run the benchmarks and write benchmarks/results: make bench [D
 	@$(BIN)/python -m benchmarks.compositions.shared_level --json benchmarks/results/shared_level.json
 	@$(BIN)/python -m benchmarks.compositions.decoder_tasks --json benchmarks/results/decoder_tasks.json
 	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi --json benchmarks/results/tabi.json --data $(DATA))
+
+OUT ?= build/gpu
+MINUTES ?= 9
+bench-gpu: ## Measure what only a GPU can show, with the libraries that are there: make bench-gpu [OUT=DIR] [MINUTES=9]
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m benchmarks.gpu --minutes $(MINUTES) --out $(OUT)
 
 reliability: install ## Kill, overload and confuse a server under load, and write the table of what held
 	@$(BIN)/python -m reliability

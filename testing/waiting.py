@@ -27,7 +27,7 @@ class Gate:
     def __call__(self, number: int) -> None:
         if number >= self._first:
             self.reached.set()
-            assert self._open.wait(20)
+            assert self._open.wait(60)
 
     def open(self) -> None:
         self._open.set()

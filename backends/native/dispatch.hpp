@@ -19,9 +19,10 @@ inline bool runs_here(const char* level) {
         !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512bw"))
         return false;
     if (std::strcmp(level, "avx512") == 0) return true;
-    // Every processor with the one has the other, whose products of bytes Flover's kernels use.
-    return std::strcmp(level, "avx512bf16") == 0 && __builtin_cpu_supports("avx512bf16") &&
-           __builtin_cpu_supports("avx512vnni");
+    // Products of bytes; Cascade Lake and Ice Lake have them without those of bfloat16.
+    if (!__builtin_cpu_supports("avx512vnni")) return false;
+    if (std::strcmp(level, "avx512vnni") == 0) return true;
+    return std::strcmp(level, "avx512bf16") == 0 && __builtin_cpu_supports("avx512bf16");
 }
 
 // The tables of a library's levels, best first; the last one runs on every processor. From any thread.

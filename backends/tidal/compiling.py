@@ -10,6 +10,7 @@ import sysconfig
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import tidal
@@ -21,6 +22,7 @@ _SOURCES = (".cpp", ".hpp", ".h")
 _AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-mprefer-vector-width=512")
 LEVELS: Mapping[str, tuple[str, ...]] = {
     "avx512bf16": (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+    "avx512vnni": (*_AVX512, "-mavx512vnni"),
     "avx512": _AVX512,
     "avx2": ("-mavx2", "-mfma"),
     "plain": (),
@@ -67,6 +69,58 @@ def sources_digest(*folders: Path, against: str = "") -> str:
             if path.suffix in _SOURCES:
                 digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLibrary:
+    """A shared object that tritonserver loads from a fixed path, and that contains the digest of its sources.
+
+    Attributes:
+        path: Path of the folder of its sources below `backends`.
+        known: Name of a file in it.
+        name: Name of the shared object, without suffix.
+    """
+
+    path: str
+    known: str
+    name: str
+
+    @property
+    def sources(self) -> Path:
+        """Folder of the sources.
+
+        Raises:
+            NotFound: The installation has no sources.
+        """
+        return source_folder(self.path, self.known)
+
+    @property
+    def file(self) -> Path:
+        """Path of the shared object, whether or not it exists."""
+        return self.sources / "build" / f"{self.name}.so"
+
+    def is_current(self) -> bool:
+        """Whether the shared object exists and was built from these sources."""
+        mark = f"{self.name}_sources={sources_digest(self.sources)}"
+        return self.file.is_file() and mark.encode() in self.file.read_bytes()
+
+    def compile(self, compiler: str, flags: Sequence[str], libraries: Sequence[str] = ()) -> Path:
+        """Compile the shared object; a server that has loaded the previous one keeps it.
+
+        Args:
+            compiler: Path of g++.
+            flags: Flags for all sources, to which the definition of `TIDAL_SOURCES`, their digest, is added.
+            libraries: Flags after the sources, which name libraries to link.
+
+        Returns:
+            Path of the shared object.
+
+        Raises:
+            Internal: The compiler fails; contains its output.
+        """
+        sources = [str(path) for path in sorted(self.sources.glob("*.cpp"))]
+        command = [compiler, *flags, f'-DTIDAL_SOURCES="{sources_digest(self.sources)}"', *sources]
+        return replace_library(self.file, lambda _, made: run_compiler([*command, "-o", str(made), *libraries]))
 
 
 def find_compiler(purpose: str) -> str:

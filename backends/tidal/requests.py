@@ -51,7 +51,7 @@ class PendingRequest(Protocol):
 
     @property
     def record(self) -> RequestRecord | None:
-        """Record of the request for the request log; None if there is no log."""
+        """Record of the request; None if there is neither a request log nor tracing."""
 
     @property
     def answered(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tidal.batcher.library import library_path
+from tidal.batcher.library import LIBRARY
 from tidal.engine_model.manifest import EngineManifest
 
 Pick = Callable[[Sequence["Batching"]], "Batching"]
@@ -53,7 +53,7 @@ class Batching:
         parameters = {"TIDAL_BATCH_TOKENS": self.tokens, "TIDAL_BATCH_LENGTH_BIN": self.length_bin}
         given = {name: {"string_value": str(value)} for name, value in parameters.items() if value is not None}
         if given:
-            given["TRITON_BATCH_STRATEGY_PATH"] = {"string_value": str(library_path())}
+            given["TRITON_BATCH_STRATEGY_PATH"] = {"string_value": str(LIBRARY.file)}
         preferred = range(1, self.max_batch + 1) if self.final else self.preferred
         return {
             "name": manifest.name,

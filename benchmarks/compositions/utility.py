@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tidal.otas.policies import ParetoPolicy
-from tidal.pets.policies import PetsQuery, PetsScheduler, Pool, batch_seconds, joint, total_seconds
+from tidal.pets.policies import PetsBatch, PetsQuery, PetsScheduler, Pool, batch_seconds, joint, total_seconds
 from tidal.pets.policies.order import deadline_of
 from tidal.pets.profile import Tables
 
@@ -46,6 +46,7 @@ class PetsOrder:
 
     def __init__(self, tables: Tables, *, by_utility: bool) -> None:
         self._scheduler = PetsScheduler(tables, joint, by_utility=by_utility)
+        self._batch: PetsBatch | None = None
 
     def add(self, query: PetsQuery, now: float) -> None:
         """See `BatchScheduler`."""
@@ -53,13 +54,14 @@ class PetsOrder:
 
     def start(self, now: float) -> Sequence[PetsQuery]:
         """See `BatchScheduler`."""
-        batch = self._scheduler.next_batch(now)
+        self._batch = self._scheduler.next_batch(now)
         self._scheduler.expired(now)
-        return [] if batch is None else batch.queries
+        return [] if self._batch is None else self._batch.queries
 
     def ended(self, seconds: float) -> None:
         """See `BatchScheduler`."""
-        self._scheduler.finished()
+        assert self._batch is not None
+        self._scheduler.finished(self._batch, seconds)
 
 
 class HighestUtilityFirst:

@@ -5,6 +5,7 @@ A batch takes the time of the profile, decisions take no time, and equal seeds g
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -126,21 +127,25 @@ def simulate(
         arrivals = np.zeros(load.in_flight)
     coming = [_query(draw, tables, lengths, float(at)) for at in arrivals][::-1]
     waiting: dict[PetsQuery, int] = {}  # with the batches of later queries that ran before it
+    running: list[tuple[float, int, PetsBatch]] = []
     answered: list[Answered] = []
+    started = 0
     now = 0.0
     while len(answered) < queries:
         while coming and coming[-1].arrival <= now:
             scheduler.submit(query := coming.pop())
             waiting[query] = 0
-        batch = scheduler.next_batch(now)
-        if batch is None:
+        while (batch := scheduler.next_batch(now)) is not None:
+            heapq.heappush(running, (now + batch.seconds, started, batch))
+            started += 1
+        if not running or (coming and coming[-1].arrival < running[0][0]):
             now = coming[-1].arrival
             continue
-        now += batch.seconds
-        scheduler.finished()
+        now, _, batch = heapq.heappop(running)
+        scheduler.finished(batch, batch.seconds)
         answered += _run(batch, waiting, now)
         if isinstance(load, Closed):
-            coming = [_query(draw, tables, lengths, now) for _ in batch.queries]
+            coming = [*(_query(draw, tables, lengths, now) for _ in batch.queries), *coming]
     return _fairness(answered[_WARM_UP:], now * (1 - _WARM_UP / len(answered)), tables)
 
 

@@ -41,7 +41,7 @@ def measure(
         sources: Sources of the tiny models.
         concurrencies: Numbers of requests in flight.
         streams: Numbers of concurrent generations.
-        flames: Folder of flame graphs; None: none are recorded.
+        flames: Folder of flame graphs, `<system>_<server>.svg`; None: none are recorded.
 
     Returns:
         Measurements by system, number of requests in flight and side.
@@ -56,6 +56,7 @@ def measure(
             cells[concurrency] = bench.alternate(sides, concurrency)
         found[system] = cells
         if flames is not None:
-            progress(f"{system}: flame graph")
-            flame.record(bench, Side(servers[TIDAL], make), flames)
+            for name, server in servers.items():
+                progress(f"{system}: flame graph, {name}")
+                flame.record(bench, Side(server, make), flames / f"{system}_{name}.svg")
     return found

@@ -17,20 +17,19 @@ _RATE_HZ = 250
 _START_S, _WRITE_S = 2.0, 30.0
 
 
-def record(bench: Bench, side: Side, folder: Path) -> Path | None:
-    """Write `<model>.svg` of the model's process under 64 requests in flight; None without py-spy on PATH.
+def record(bench: Bench, side: Side, file: Path) -> Path | None:
+    """Write an SVG of the model's process under 64 requests in flight; None without py-spy on PATH.
 
     Args:
         bench: What sends the load.
         side: Model to record.
-        folder: Folder to write to.
+        file: File to write.
     """
     program, requests = shutil.which("py-spy"), side.make(0)
     if program is None:
         progress("no flame graph: py-spy is not on PATH")
         return None
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{requests.model}.svg"
+    file.parent.mkdir(parents=True, exist_ok=True)
     (pid, *_) = [stub.pid for stub in live_stubs(side.server.state.server_pid) if stub.model == requests.model]
     options = [
         "--duration",

@@ -7,6 +7,7 @@ generator. With `--before`, FOLDER gets the commit that is compared with, its en
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -116,9 +117,15 @@ def prepare_before(folder: Path, sources: Path) -> None:
     """
     if not (folder / "Makefile").exists():
         progress(f"exporting {BEFORE_COMMIT}")
-        folder.mkdir(parents=True, exist_ok=True)
+        # Renamed when it is complete: a tree that was cut short would be taken for the whole.
+        partial = folder.with_name(f"{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
         with subprocess.Popen(["git", "archive", BEFORE_COMMIT], cwd=_ROOT, stdout=subprocess.PIPE) as archive:
-            subprocess.run(["tar", "-x", "-C", str(folder)], stdin=archive.stdout, check=True)
+            subprocess.run(["tar", "-x", "-C", str(partial)], stdin=archive.stdout, check=True)
+        if archive.returncode:
+            raise SystemExit(f"commit {BEFORE_COMMIT} is not in this repository's history")
+        partial.rename(folder)
     progress(f"installing {BEFORE_COMMIT} (skipped if it is installed)")
     subprocess.run(["make", "install"], cwd=folder, check=True, stdout=sys.stderr)
     progress(f"building tiny models with {BEFORE_COMMIT} (skipped if they are up to date)")

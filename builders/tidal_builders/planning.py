@@ -51,6 +51,21 @@ class BuildPlan(Generic[ManifestT]):
         return fingerprint(self.ingredients)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextModelPlan(BuildPlan[ManifestT]):
+    """The plan of a model that is built from one source model and sample texts.
+
+    Attributes:
+        source: Folder of the source model.
+        samples: File of the spec's own texts or prompts, if it names one.
+        threads: CPU threads of the model.
+    """
+
+    source: Path
+    samples: Path | None
+    threads: int
+
+
 def compare(
     entry: ModelEntry, load: Callable[[Path], ManifestT], parts: Mapping[str, str]
 ) -> tuple[ManifestT | None, tuple[str, ...]]:

@@ -10,9 +10,11 @@ from typing import Any, TypedDict, TypeVar
 from tidal.manifest import MANIFEST_FILE, FileRecord, Version, sha256_file
 from tidal.repository.entries import ModelEntry, write_atomically
 from tidal_builders.planning import BuildPlan, libraries_of
+from tidal_builders.report import BuildReport
 from tidal_builders.runner import BuildRun
 
 ManifestT = TypeVar("ManifestT", bound=Version)
+ReportT = TypeVar("ReportT", bound=BuildReport)
 
 
 class VersionFields(TypedDict):
@@ -65,6 +67,24 @@ def publish_version(
     write_config_once(plan.entry, lambda: config(manifest))
     run.finish()
     return manifest, version
+
+
+def current_report(
+    plan: BuildPlan[ManifestT],
+    config: Callable[[ManifestT], str],
+    report_of: Callable[[ManifestT, int | None], ReportT],
+) -> ReportT:
+    """Return the report of a version that is current, and restore `config.pbtxt` if it is missing.
+
+    Args:
+        plan: Plan of the build, without reasons.
+        config: Makes the text of the model's `config.pbtxt` from the manifest of the version.
+        report_of: Makes the report from that manifest and the number of the version.
+    """
+    manifest = plan.published
+    assert manifest is not None
+    write_config_once(plan.entry, lambda: config(manifest))
+    return report_of(manifest, plan.version)
 
 
 def write_config_once(entry: ModelEntry, text: Callable[[], str]) -> None:

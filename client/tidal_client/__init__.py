@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         Unavailable,
         Unsupported,
     )
-    from tidal_client.options import Options
+    from tidal_client.options import CallOptions, Options
     from tidal_client.results import Classification, Generated, ModelMetadata, TensorSpec
 
 _MODULES = {
@@ -49,6 +49,7 @@ _MODULES = {
     "ServerError": "errors",
     "Unavailable": "errors",
     "Unsupported": "errors",
+    "CallOptions": "options",
     "Options": "options",
     "Classification": "results",
     "Generated": "results",
@@ -59,6 +60,7 @@ _MODULES = {
 __all__ = [
     "Answer",
     "AsyncClient",
+    "CallOptions",
     "Cancelled",
     "Classification",
     "Client",

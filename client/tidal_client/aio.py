@@ -11,10 +11,10 @@ from typing import Self, TypeVar, Unpack, overload
 from tidal_client.aio_row_methods import AsyncRowMethods
 from tidal_client.chatting import AsyncChatCalls
 from tidal_client.client import DEFAULT_TIMEOUT_S
-from tidal_client.codec import InferRequest, image_inputs, read_classifications
+from tidal_client.codec import InferRequest, image_inputs, infer_request, read_classifications
 from tidal_client.errors import InvalidArgument, RequestError
 from tidal_client.generation import SEND_A_LIST, Prompts, are_texts, check_single, generation_request, read_generated
-from tidal_client.options import Options, request_parameters
+from tidal_client.options import CallOptions
 from tidal_client.results import Array, Classification, Generated, ModelMetadata
 from tidal_client.retrying import Attempts, attempts, checked_retries, stream_with_retries_async, with_retries_async
 from tidal_client.row_runs import CONCURRENCY, checked_concurrency, run_rows_async
@@ -52,74 +52,41 @@ class AsyncClient(AsyncRowMethods, AsyncChatCalls):
         return self._address.connect_async()
 
     async def classify_image(
-        self,
-        model: str,
-        image: bytes,
-        *,
-        outputs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, image: bytes, *, outputs: Sequence[str] | None = None, **options: Unpack[CallOptions]
     ) -> Classification:
         """Classify one encoded image; see `Client.classify_image`."""
-        request = InferRequest(model, image_inputs(image), outputs, request_parameters(options), request_id)
-        return read_classifications(await self._infer(request, timeout_s), 1)[0]
+        request = infer_request(model, image_inputs(image), outputs, options)
+        return read_classifications(await self._infer(request), 1)[0]
+
+    @overload
+    async def generate(self, model: str, prompt: str | Sequence[int], **options: Unpack[CallOptions]) -> Generated: ...
 
     @overload
     async def generate(
-        self,
-        model: str,
-        prompt: str | Sequence[int],
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> Generated: ...
-
-    @overload
-    async def generate(
-        self,
-        model: str,
-        prompt: list[str] | tuple[str, ...],
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, prompt: list[str] | tuple[str, ...], **options: Unpack[CallOptions]
     ) -> list[Generated]: ...
 
     async def generate(
-        self,
-        model: str,
-        prompt: Prompts,
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, prompt: Prompts, **options: Unpack[CallOptions]
     ) -> Generated | list[Generated]:
         """Generate text from a prompt and return it when it is complete; see `Client.generate`."""
         several = are_texts(prompt)
         if not several:
             check_single(options, SEND_A_LIST)
-        request = generation_request(model, prompt, stream=False, request_id=request_id, options=options)
-        generated = await self._whole(request, timeout_s)
+        request = generation_request(model, prompt, stream=False, options=options)
+        generated = await self._whole(request)
         return generated if several else generated[0]
 
     def generate_stream(
-        self,
-        model: str,
-        prompt: Prompts,
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, prompt: Prompts, **options: Unpack[CallOptions]
     ) -> AsyncGenerator[Generated, None]:
         """Generate text from a prompt and yield its parts as they arrive; see `Client.generate_stream`.
 
         Cancelling the task or calling `aclose` cancels the request. An iterator that is abandoned without `aclose`
         holds its request until it is garbage-collected.
         """
-        request = generation_request(model, prompt, stream=True, request_id=request_id, options=options)
-        return self._parts(request, timeout_s)
+        request = generation_request(model, prompt, stream=True, options=options)
+        return self._parts(request)
 
     async def infer(
         self,
@@ -127,13 +94,11 @@ class AsyncClient(AsyncRowMethods, AsyncChatCalls):
         inputs: Mapping[str, Array],
         *,
         outputs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallOptions],
     ) -> dict[str, Array]:
         """Send one request of arrays; see `Client.infer`."""
-        request = InferRequest(model, inputs, outputs, request_parameters(options), request_id)
-        return await self._infer(request, timeout_s)
+        request = infer_request(model, inputs, outputs, options)
+        return await self._infer(request)
 
     async def ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
         """Whether a model or the server is ready to serve; see `Client.ready`."""
@@ -172,33 +137,33 @@ class AsyncClient(AsyncRowMethods, AsyncChatCalls):
             raise RuntimeError("this client is closed")
         return self._timeout_s if timeout_s is None else timeout_s
 
-    async def _run_rows(self, call: RowCall[Row], timeout_s: float | None) -> list[Row]:
+    async def _run_rows(self, call: RowCall[Row]) -> list[Row]:
         """Send the requests of a call with rows; the model's maximum number of rows is read again after an error."""
         try:
             return await run_rows_async(
                 call,
-                lambda: self.max_rows(call.model, timeout_s=timeout_s),
-                lambda request: self._infer(request, timeout_s),
+                lambda: self.max_rows(call.whole.model, timeout_s=call.whole.timeout_s),
+                self._infer,
                 self._concurrency,
             )
         except InvalidArgument:
-            self._max_rows.pop(call.model, None)
+            self._max_rows.pop(call.whole.model, None)
             raise
 
-    async def _infer(self, request: InferRequest, timeout_s: float | None) -> dict[str, Array]:
-        return await self._call(request, timeout_s, self._transport.infer)
+    async def _infer(self, request: InferRequest) -> dict[str, Array]:
+        return await self._call(request, self._transport.infer)
 
-    async def _whole(self, request: InferRequest, timeout_s: float | None) -> list[Generated]:
+    async def _whole(self, request: InferRequest) -> list[Generated]:
         async def whole(each: InferRequest, left_s: float) -> list[dict[str, Array]]:
             return [outputs async for outputs in self._transport.stream(each, left_s)]
 
-        (outputs,) = await self._call(request, timeout_s, whole)
+        (outputs,) = await self._call(request, whole)
         return read_generated(outputs)
 
-    async def _parts(self, request: InferRequest, timeout_s: float | None) -> AsyncGenerator[Generated, None]:
-        tries = attempts(self._retries, self._timeout(timeout_s), request)
+    async def _parts(self, request: InferRequest) -> AsyncGenerator[Generated, None]:
+        tries = attempts(self._retries, self._timeout(request.timeout_s), request)
         responses = stream_with_retries_async(
-            tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s))
+            tries, request, lambda each: self._transport.stream(each, self._timeout(request.timeout_s))
         )
         try:
             async with aclosing(responses):
@@ -208,11 +173,9 @@ class AsyncClient(AsyncRowMethods, AsyncChatCalls):
         except RequestError as error:
             raise await self._with_expected_tensors(error, request) from None
 
-    async def _call(
-        self, request: InferRequest, timeout_s: float | None, send: Callable[[InferRequest, float], Awaitable[T]]
-    ) -> T:
+    async def _call(self, request: InferRequest, send: Callable[[InferRequest, float], Awaitable[T]]) -> T:
         """Send a request, with retries."""
-        tries = attempts(self._retries, self._timeout(timeout_s), request)
+        tries = attempts(self._retries, self._timeout(request.timeout_s), request)
         try:
             return await with_retries_async(tries, lambda: send(tries.request(request), self._timeout(tries.left_s)))
         except RequestError as error:

@@ -18,7 +18,7 @@ from tidal_client.encoder_results import (
     Ranked,
     SparseEmbedding,
 )
-from tidal_client.options import Options
+from tidal_client.options import CallOptions
 from tidal_client.results import Classification
 from tidal_client.rows import RowCall
 
@@ -28,7 +28,7 @@ Row = TypeVar("Row")
 class AsyncRowMethods:
     """Asyncio variant of `RowMethods`; a base class of `AsyncClient`."""
 
-    async def _run_rows(self, call: RowCall[Row], timeout_s: float | None) -> list[Row]:
+    async def _run_rows(self, call: RowCall[Row]) -> list[Row]:
         raise NotImplementedError
 
     async def classify(
@@ -38,16 +38,11 @@ class AsyncRowMethods:
         *,
         pair: str | None = None,
         outputs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallOptions],
     ) -> Classification:
         """Classify one text; see `Client.classify`."""
         pairs = None if pair is None else [pair]
-        results = await self.classify_many(
-            model, [text], pairs=pairs, outputs=outputs, request_id=request_id, timeout_s=timeout_s, **options
-        )
-        return results[0]
+        return (await self.classify_many(model, [text], pairs=pairs, outputs=outputs, **options))[0]
 
     async def classify_many(
         self,
@@ -56,12 +51,10 @@ class AsyncRowMethods:
         *,
         pairs: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallOptions],
     ) -> list[Classification]:
         """Classify texts; see `Client.classify_many`."""
-        return await self._run_rows(calls.classify_call(model, texts, pairs, outputs, request_id, options), timeout_s)
+        return await self._run_rows(calls.classify_call(model, texts, pairs, outputs, options))
 
     async def embed(
         self,
@@ -70,26 +63,17 @@ class AsyncRowMethods:
         *,
         prompt: str | None = None,
         dtype: EmbeddingType = "float32",
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallOptions],
     ) -> Embeddings:
         """Return the embeddings of texts; see `Client.embed`."""
-        call = calls.embed_call(model, texts, dtype, prompt, request_id, options)
-        return calls.embeddings(await self._run_rows(call, timeout_s), dtype)
+        call = calls.embed_call(model, texts, dtype, prompt, options)
+        return calls.embeddings(await self._run_rows(call), dtype)
 
     async def sparse_embed(
-        self,
-        model: str,
-        texts: Sequence[str],
-        *,
-        prompt: str | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, texts: Sequence[str], *, prompt: str | None = None, **options: Unpack[CallOptions]
     ) -> list[SparseEmbedding]:
         """Return the sparse embeddings of texts, for models of the SPLADE form; see `Client.sparse_embed`."""
-        return await self._run_rows(calls.sparse_call(model, texts, prompt, request_id, options), timeout_s)
+        return await self._run_rows(calls.sparse_call(model, texts, prompt, options))
 
     async def rerank(
         self,
@@ -98,102 +82,49 @@ class AsyncRowMethods:
         documents: Sequence[str],
         *,
         top_n: int | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallOptions],
     ) -> list[Ranked]:
         """Rank documents by their scores for a query; see `Client.rerank`."""
-        call = calls.rerank_call(model, query, documents, top_n, request_id, options)
-        return calls.ranked(await self._run_rows(call, timeout_s), documents, top_n)
+        call = calls.rerank_call(model, query, documents, top_n, options)
+        return calls.ranked(await self._run_rows(call), documents, top_n)
 
     async def score(
-        self,
-        model: str,
-        texts: Sequence[str],
-        *,
-        pairs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, texts: Sequence[str], *, pairs: Sequence[str] | None = None, **options: Unpack[CallOptions]
     ) -> npt.NDArray[np.float32]:
         """Return the scores of texts, or of pairs of texts, for models with one value per text; see `Client.score`."""
-        call = calls.score_call(model, texts, pairs, request_id, options)
-        return np.array(await self._run_rows(call, timeout_s), np.float32)
+        call = calls.score_call(model, texts, pairs, options)
+        return np.array(await self._run_rows(call), np.float32)
 
-    async def entities(
-        self,
-        model: str,
-        text: str,
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> tuple[Entity, ...]:
+    async def entities(self, model: str, text: str, **options: Unpack[CallOptions]) -> tuple[Entity, ...]:
         """Return the entities of one text, in the order of the text; see `Client.entities`."""
-        call = calls.entities_call(model, [text], request_id, options)
-        return (await self._run_rows(call, timeout_s))[0]
+        call = calls.entities_call(model, [text], options)
+        return (await self._run_rows(call))[0]
 
     async def entities_many(
-        self,
-        model: str,
-        texts: Sequence[str],
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, texts: Sequence[str], **options: Unpack[CallOptions]
     ) -> list[tuple[Entity, ...]]:
         """Return the entities of each text, in order; see `Client.entities_many`."""
-        return await self._run_rows(calls.entities_call(model, texts, request_id, options), timeout_s)
+        return await self._run_rows(calls.entities_call(model, texts, options))
 
-    async def tokens(
-        self,
-        model: str,
-        text: str,
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> tuple[Entity, ...]:
+    async def tokens(self, model: str, text: str, **options: Unpack[CallOptions]) -> tuple[Entity, ...]:
         """Return the label of each token of one text that is part of an entity; see `Client.tokens`."""
-        call = calls.entities_call(model, [text], request_id, {**options, "aggregation": "none"})
-        return (await self._run_rows(call, timeout_s))[0]
+        call = calls.entities_call(model, [text], {**options, "aggregation": "none"})
+        return (await self._run_rows(call))[0]
 
-    async def answer(
-        self,
-        model: str,
-        question: str,
-        context: str,
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> Answer:
+    async def answer(self, model: str, question: str, context: str, **options: Unpack[CallOptions]) -> Answer:
         """Return the part of a text that answers a question; see `Client.answer`."""
-        call = calls.answer_call(model, [question], [context], request_id, options)
-        return (await self._run_rows(call, timeout_s))[0]
+        call = calls.answer_call(model, [question], [context], options)
+        return (await self._run_rows(call))[0]
 
     async def answer_many(
-        self,
-        model: str,
-        questions: Sequence[str],
-        contexts: Sequence[str],
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, questions: Sequence[str], contexts: Sequence[str], **options: Unpack[CallOptions]
     ) -> list[Answer]:
         """Answer each question from its context, in order; see `Client.answer_many`."""
-        call = calls.answer_call(model, questions, contexts, request_id, options)
-        return await self._run_rows(call, timeout_s)
+        call = calls.answer_call(model, questions, contexts, options)
+        return await self._run_rows(call)
 
     async def predict_masks(
-        self,
-        model: str,
-        text: str,
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, text: str, **options: Unpack[CallOptions]
     ) -> tuple[tuple[MaskPrediction, ...], ...]:
         """Predict the tokens of the masks in a text; see `Client.predict_masks`."""
-        return (await self._run_rows(calls.masks_call(model, text, request_id, options), timeout_s))[0]
+        return (await self._run_rows(calls.masks_call(model, text, options)))[0]

@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Final, Self, TypeVar, Unpack, overload
 
 from tidal_client.chatting import ChatCalls
-from tidal_client.codec import InferRequest, image_inputs, read_classifications
+from tidal_client.codec import InferRequest, image_inputs, infer_request, read_classifications
 from tidal_client.errors import InvalidArgument, RequestError
 from tidal_client.generation import SEND_A_LIST, Prompts, are_texts, check_single, generation_request, read_generated
-from tidal_client.options import Options, request_parameters
+from tidal_client.options import CallOptions
 from tidal_client.results import Array, Classification, Generated, ModelMetadata
 from tidal_client.retrying import Attempts, attempts, checked_retries, stream_with_retries, with_retries
 from tidal_client.row_methods import RowMethods
@@ -64,14 +64,7 @@ class Client(RowMethods, ChatCalls):
         self._closed = False
 
     def classify_image(
-        self,
-        model: str,
-        image: bytes,
-        *,
-        outputs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, image: bytes, *, outputs: Sequence[str] | None = None, **options: Unpack[CallOptions]
     ) -> Classification:
         """Classify one image.
 
@@ -79,51 +72,25 @@ class Client(RowMethods, ChatCalls):
             model: Name of the model.
             image: Content of a JPEG, PNG or WebP file.
             outputs: See `classify`.
-            request_id: See `classify`.
-            timeout_s: See `classify`.
             options: See `classify`.
         """
-        request = InferRequest(model, image_inputs(image), outputs, request_parameters(options), request_id)
-        return read_classifications(self._infer(request, timeout_s), 1)[0]
+        request = infer_request(model, image_inputs(image), outputs, options)
+        return read_classifications(self._infer(request), 1)[0]
+
+    @overload
+    def generate(self, model: str, prompt: str | Sequence[int], **options: Unpack[CallOptions]) -> Generated: ...
 
     @overload
     def generate(
-        self,
-        model: str,
-        prompt: str | Sequence[int],
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> Generated: ...
-
-    @overload
-    def generate(
-        self,
-        model: str,
-        prompt: list[str] | tuple[str, ...],
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, prompt: list[str] | tuple[str, ...], **options: Unpack[CallOptions]
     ) -> list[Generated]: ...
 
-    def generate(
-        self,
-        model: str,
-        prompt: Prompts,
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> Generated | list[Generated]:
+    def generate(self, model: str, prompt: Prompts, **options: Unpack[CallOptions]) -> Generated | list[Generated]:
         """Generate text from a prompt and return it when it is complete.
 
         Args:
             model: Name of the model.
             prompt: Text, token ids, or a list of texts to send in one request.
-            request_id: See `classify`.
-            timeout_s: Timeout for the complete text in seconds; None: the client's.
             options: See `classify`.
 
         Returns:
@@ -132,18 +99,12 @@ class Client(RowMethods, ChatCalls):
         several = are_texts(prompt)
         if not several:
             check_single(options, SEND_A_LIST)
-        request = generation_request(model, prompt, stream=False, request_id=request_id, options=options)
-        generated = self._whole(request, timeout_s)
+        request = generation_request(model, prompt, stream=False, options=options)
+        generated = self._whole(request)
         return generated if several else generated[0]
 
     def generate_stream(
-        self,
-        model: str,
-        prompt: Prompts,
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, prompt: Prompts, **options: Unpack[CallOptions]
     ) -> Generator[Generated, None, None]:
         """Generate text from a prompt and yield its parts as they arrive; the last part has a `finish_reason`.
 
@@ -153,12 +114,10 @@ class Client(RowMethods, ChatCalls):
         Args:
             model: Name of the model.
             prompt: See `generate`.
-            request_id: See `classify`.
-            timeout_s: Timeout for each part, and for the start of the last retry, in seconds; None: the client's.
             options: See `classify`.
         """
-        request = generation_request(model, prompt, stream=True, request_id=request_id, options=options)
-        return self._parts(request, self._timeout(timeout_s))
+        request = generation_request(model, prompt, stream=True, options=options)
+        return self._parts(request)
 
     def infer(
         self,
@@ -166,9 +125,7 @@ class Client(RowMethods, ChatCalls):
         inputs: Mapping[str, Array],
         *,
         outputs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallOptions],
     ) -> dict[str, Array]:
         """Send one request of arrays.
 
@@ -177,15 +134,13 @@ class Client(RowMethods, ChatCalls):
             inputs: Arrays by input name, with the batch axis first if the model has one. Texts are arrays of `bytes`
                 or `str`.
             outputs: See `classify`.
-            request_id: See `classify`.
-            timeout_s: See `classify`.
             options: See `classify`.
 
         Returns:
             Read-only arrays by output name; texts are arrays of `bytes`.
         """
-        request = InferRequest(model, inputs, outputs, request_parameters(options), request_id)
-        return self._infer(request, timeout_s)
+        request = infer_request(model, inputs, outputs, options)
+        return self._infer(request)
 
     def ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
         """Whether a model is ready to serve; an unknown model is not.
@@ -238,38 +193,42 @@ class Client(RowMethods, ChatCalls):
             raise RuntimeError("this client is closed")
         return self._timeout_s if timeout_s is None else timeout_s
 
-    def _run_rows(self, call: RowCall[Row], timeout_s: float | None) -> list[Row]:
+    def _run_rows(self, call: RowCall[Row]) -> list[Row]:
         """Send the requests of a call with rows; the model's maximum number of rows is read again after an error."""
         try:
             return run_rows(
                 call,
-                lambda: self.max_rows(call.model, timeout_s=timeout_s),
-                lambda request: self._infer(request, timeout_s),
+                lambda: self.max_rows(call.whole.model, timeout_s=call.whole.timeout_s),
+                self._infer,
                 self._concurrency,
             )
         except InvalidArgument:
-            self._max_rows.pop(call.model, None)
+            self._max_rows.pop(call.whole.model, None)
             raise
 
-    def _infer(self, request: InferRequest, timeout_s: float | None) -> dict[str, Array]:
-        return self._call(request, timeout_s, self._transport.infer)
+    def _infer(self, request: InferRequest) -> dict[str, Array]:
+        return self._call(request, self._transport.infer)
 
-    def _call(self, request: InferRequest, timeout_s: float | None, send: Callable[[InferRequest, float], T]) -> T:
+    def _call(self, request: InferRequest, send: Callable[[InferRequest, float], T]) -> T:
         """Send a request, with retries."""
-        tries = attempts(self._retries, self._timeout(timeout_s), request)
+        tries = attempts(self._retries, self._timeout(request.timeout_s), request)
         try:
             return with_retries(tries, lambda: send(tries.request(request), self._timeout(tries.left_s)))
         except RequestError as error:
             raise self._with_expected_tensors(error, request) from None
 
-    def _whole(self, request: InferRequest, timeout_s: float | None) -> list[Generated]:
-        (outputs,) = self._call(request, timeout_s, lambda each, left_s: list(self._transport.stream(each, left_s)))
+    def _whole(self, request: InferRequest) -> list[Generated]:
+        (outputs,) = self._call(request, lambda each, left_s: list(self._transport.stream(each, left_s)))
         return read_generated(outputs)
 
-    def _parts(self, request: InferRequest, timeout_s: float | None) -> Generator[Generated, None, None]:
-        tries = attempts(self._retries, self._timeout(timeout_s), request)
+    def _parts(self, request: InferRequest) -> Generator[Generated, None, None]:
+        self._timeout(request.timeout_s)  # A closed client raises here, before the first part is requested.
+        return self._stream(request)
+
+    def _stream(self, request: InferRequest) -> Generator[Generated, None, None]:
+        tries = attempts(self._retries, self._timeout(request.timeout_s), request)
         responses = stream_with_retries(
-            tries, request, lambda each: self._transport.stream(each, self._timeout(timeout_s))
+            tries, request, lambda each: self._transport.stream(each, self._timeout(request.timeout_s))
         )
         try:
             with closing(responses):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tidal_client.errors import InvalidArgument
-from tidal_client.options import Parameter
+from tidal_client.options import Parameter, request_parameters
 from tidal_client.results import Array, Classification
 
 _NAMED = frozenset({"label", "labels", "logits", "probabilities", "max_length"})
@@ -24,13 +25,42 @@ class InferRequest:
     #: Names of the outputs to request; None: all.
     outputs: Sequence[str] | None
     parameters: Mapping[str, Parameter]
-    request_id: str
+    request_id: str = ""
+    #: Timeout of the call in seconds; None: the client's.
+    timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if not self.model:
             raise InvalidArgument("model: expected the name of a model, got an empty string")
         if isinstance(self.outputs, str):
             raise InvalidArgument(f"outputs: expected a list of names, got the string '{self.outputs}'")
+
+
+def infer_request(
+    model: str,
+    inputs: Mapping[str, Array],
+    outputs: Sequence[str] | None,
+    options: Mapping[str, Any],
+    parameters: Mapping[str, Parameter] | None = None,
+) -> InferRequest:
+    """Return the request of a call.
+
+    Args:
+        model: Name of the model.
+        inputs: Arrays by input name.
+        outputs: Names of the outputs to request; None: all.
+        options: Keyword arguments of the call, see `tidal_client.options.CallOptions`.
+        parameters: Further Triton request parameters; None: no others.
+
+    Raises:
+        TypeError: A name is not a keyword argument.
+        InvalidArgument: The model has no name, or an option has a wrong type.
+    """
+    options = dict(options)
+    request_id, timeout_s = options.pop("request_id", ""), options.pop("timeout_s", None)
+    return InferRequest(
+        model, inputs, outputs, request_parameters(options) | dict(parameters or {}), request_id, timeout_s
+    )
 
 
 def text_columns(texts: Sequence[str], pairs: Sequence[str] | None = None) -> dict[str, Array]:

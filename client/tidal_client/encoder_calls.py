@@ -1,4 +1,7 @@
-"""What the clients' methods for encoders send, and how responses become results: one function per method."""
+"""What the clients' methods for encoders send, and how responses become results: one function per method.
+
+`options` of all functions are the keyword arguments of the call, see `tidal_client.options.CallOptions`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Final, TypeVar, get_args
 
 import numpy as np
 
-from tidal_client.codec import encoded, read_classifications, text_column, text_columns
+from tidal_client.codec import encoded, infer_request, read_classifications, text_column, text_columns
 from tidal_client.encoder_results import (
     Answer,
     Embeddings,
@@ -20,7 +23,6 @@ from tidal_client.encoder_results import (
     SparseEmbedding,
 )
 from tidal_client.errors import InvalidArgument
-from tidal_client.options import request_parameters
 from tidal_client.results import Array, Classification
 from tidal_client.rows import RowCall
 
@@ -32,8 +34,6 @@ EMBEDDING_OUTPUTS: Final[Mapping[EmbeddingType, str]] = {
     "binary": "embedding_binary",
 }
 _ELEMENTS: Final = {"float32": np.float32, "float16": np.float16, "int8": np.int8, "binary": np.uint8}
-_TEXTS: Final = {"text_input": "texts[]"}
-_PAIRS: Final = {"text_input": "texts[]", "text_pair": "pairs[]"}
 
 T = TypeVar("T")
 
@@ -43,12 +43,10 @@ def classify_call(
     texts: Sequence[str],
     pairs: Sequence[str] | None,
     outputs: Sequence[str] | None,
-    request_id: str,
     options: Mapping[str, object],
 ) -> RowCall[Classification]:
     """Return the call of `Client.classify_many`."""
-    columns, parameters = text_columns(texts, pairs), request_parameters(options)
-    return RowCall(model, columns, _PAIRS, outputs, parameters, request_id, read_classifications)
+    return _call(model, texts, pairs, outputs, options, read_classifications)
 
 
 def embed_call(
@@ -56,7 +54,6 @@ def embed_call(
     texts: Sequence[str],
     dtype: EmbeddingType,
     prompt: str | None,
-    request_id: str,
     options: Mapping[str, object],
 ) -> RowCall[Array]:
     """Return the call of `Client.embed`; its rows are vectors.
@@ -66,7 +63,7 @@ def embed_call(
     """
     output = EMBEDDING_OUTPUTS[checked_dtype(dtype)]
     options = {**options, "prompt": prompt}
-    return _call(model, texts, None, [output], request_id, options, lambda outputs, rows: list(outputs[output]))
+    return _call(model, texts, None, [output], options, lambda outputs, rows: list(outputs[output]))
 
 
 def checked_dtype(dtype: str) -> EmbeddingType:
@@ -95,7 +92,7 @@ def embeddings(vectors: Sequence[Array], dtype: EmbeddingType) -> Embeddings:
 
 
 def rerank_call(
-    model: str, query: str, documents: Sequence[str], top_n: int | None, request_id: str, options: Mapping[str, object]
+    model: str, query: str, documents: Sequence[str], top_n: int | None, options: Mapping[str, object]
 ) -> RowCall[float]:
     """Return the call of `Client.rerank`; its rows are the scores of the documents.
 
@@ -110,7 +107,7 @@ def rerank_call(
         raise InvalidArgument("documents: expected at least one document, got an empty list")
     columns = {"text_input": np.full((len(pairs), 1), encoded("query", query), np.object_), "text_pair": pairs}
     arguments = {"text_input": "query", "text_pair": "documents[]"}
-    return RowCall(model, columns, arguments, ["score"], request_parameters(options), request_id, read_scores)
+    return RowCall(infer_request(model, columns, ["score"], options), arguments, read_scores)
 
 
 def ranked(scores: Sequence[float], documents: Sequence[str], top_n: int | None) -> list[Ranked]:
@@ -126,21 +123,19 @@ def ranked(scores: Sequence[float], documents: Sequence[str], top_n: int | None)
 
 
 def score_call(
-    model: str, texts: Sequence[str], pairs: Sequence[str] | None, request_id: str, options: Mapping[str, object]
+    model: str, texts: Sequence[str], pairs: Sequence[str] | None, options: Mapping[str, object]
 ) -> RowCall[float]:
     """Return the call of `Client.score`; its rows are scores."""
-    return _call(model, texts, pairs, ["score"], request_id, options, read_scores)
+    return _call(model, texts, pairs, ["score"], options, read_scores)
 
 
-def entities_call(
-    model: str, texts: Sequence[str], request_id: str, options: Mapping[str, object]
-) -> RowCall[tuple[Entity, ...]]:
+def entities_call(model: str, texts: Sequence[str], options: Mapping[str, object]) -> RowCall[tuple[Entity, ...]]:
     """Return the call of `Client.entities_many`; its rows are the entities of a text."""
-    return _call(model, texts, None, ["entities"], request_id, options, read_entities)
+    return _call(model, texts, None, ["entities"], options, read_entities)
 
 
 def answer_call(
-    model: str, questions: Sequence[str], contexts: Sequence[str], request_id: str, options: Mapping[str, object]
+    model: str, questions: Sequence[str], contexts: Sequence[str], options: Mapping[str, object]
 ) -> RowCall[Answer]:
     """Return the call of `Client.answer_many`; its rows are the best answers.
 
@@ -152,35 +147,32 @@ def answer_call(
     if len(questions) != len(contexts):
         raise InvalidArgument(f"contexts: expected one per question ({len(questions)}), got {len(contexts)}")
     arguments = {"text_input": "questions[]", "text_pair": "contexts[]"}
-    return RowCall(model, columns, arguments, ["answers"], request_parameters(options), request_id, read_answers)
+    return RowCall(infer_request(model, columns, ["answers"], options), arguments, read_answers)
 
 
-def masks_call(
-    model: str, text: str, request_id: str, options: Mapping[str, object]
-) -> RowCall[tuple[tuple[MaskPrediction, ...], ...]]:
+def masks_call(model: str, text: str, options: Mapping[str, object]) -> RowCall[tuple[tuple[MaskPrediction, ...], ...]]:
     """Return the call of `Client.predict_masks`; its only row has the predictions of each mask."""
-    return _call(model, [text], None, ["predictions"], request_id, options, read_predictions)
+    return _call(model, [text], None, ["predictions"], options, read_predictions)
 
 
 def sparse_call(
-    model: str, texts: Sequence[str], prompt: str | None, request_id: str, options: Mapping[str, object]
+    model: str, texts: Sequence[str], prompt: str | None, options: Mapping[str, object]
 ) -> RowCall[SparseEmbedding]:
     """Return the call of `Client.sparse_embed`; its rows are sparse embeddings."""
     options = {**options, "prompt": prompt}
-    return _call(model, texts, None, ["indices", "weights"], request_id, options, read_sparse)
+    return _call(model, texts, None, ["indices", "weights"], options, read_sparse)
 
 
 def _call(
     model: str,
     texts: Sequence[str],
     pairs: Sequence[str] | None,
-    outputs: Sequence[str],
-    request_id: str,
+    outputs: Sequence[str] | None,
     options: Mapping[str, object],
     read: Any,
 ) -> RowCall[Any]:
-    columns, parameters = text_columns(texts, pairs), request_parameters(options)
-    return RowCall(model, columns, _TEXTS if pairs is None else _PAIRS, outputs, parameters, request_id, read)
+    request = infer_request(model, text_columns(texts, pairs), outputs, options)
+    return RowCall(request, {"text_input": "texts[]", "text_pair": "pairs[]"}, read)
 
 
 def read_scores(outputs: Mapping[str, Array], rows: int) -> list[float]:

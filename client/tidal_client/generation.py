@@ -8,9 +8,8 @@ from typing import Any, Final, TypeGuard
 
 import numpy as np
 
-from tidal_client.codec import InferRequest
+from tidal_client.codec import InferRequest, infer_request
 from tidal_client.errors import InvalidArgument
-from tidal_client.options import Parameter, request_parameters
 from tidal_client.results import Array, Generated
 
 #: A prompt as text or token ids, or several texts.
@@ -31,17 +30,14 @@ def are_texts(prompt: Prompts) -> TypeGuard[Sequence[str]]:
     return len(prompt) > 0 and all(isinstance(each, str) for each in prompt)
 
 
-def generation_request(
-    model: str, prompt: Prompts, *, stream: bool, request_id: str, options: Mapping[str, object]
-) -> InferRequest:
+def generation_request(model: str, prompt: Prompts, *, stream: bool, options: Mapping[str, object]) -> InferRequest:
     """Return the request for a generation.
 
     Args:
         model: Name of the model.
         prompt: Text, token ids, or several texts.
         stream: Whether the server sends the text in parts.
-        request_id: Id of the request in the server's logs.
-        options: Request options, see `tidal_client.options.Options`.
+        options: Keyword arguments of the call, see `tidal_client.options.CallOptions`.
 
     Raises:
         InvalidArgument: The prompt or an option has a wrong type.
@@ -60,8 +56,7 @@ def generation_request(
             raise InvalidArgument(
                 f"prompt: expected a text, token ids or a list of texts, got {type(prompt).__name__}"
             ) from None
-    parameters: dict[str, Parameter] = {**request_parameters(options), CODED_ERRORS: True}
-    return InferRequest(model, inputs, None, parameters, request_id)
+    return infer_request(model, inputs, None, options, {CODED_ERRORS: True})
 
 
 def chat_request(
@@ -70,7 +65,6 @@ def chat_request(
     *,
     tools: Messages | None,
     stream: bool,
-    request_id: str,
     options: Mapping[str, object],
 ) -> InferRequest:
     """Return the request for the next message of a chat.
@@ -80,8 +74,7 @@ def chat_request(
         messages: Messages, the oldest first.
         tools: JSON schemas of functions that the assistant may call; None without any.
         stream: Whether the server sends the text in parts.
-        request_id: Id of the request in the server's logs.
-        options: Request options, see `tidal_client.options.Options`.
+        options: Keyword arguments of the call, see `tidal_client.options.CallOptions`.
 
     Raises:
         InvalidArgument: Messages, tools or an option have a wrong type.
@@ -89,8 +82,7 @@ def chat_request(
     inputs: dict[str, Array] = {"stream": np.array([stream]), "messages": _json_input("messages", messages)}
     if tools is not None:
         inputs["tools"] = _json_input("tools", tools)
-    parameters: dict[str, Parameter] = {**request_parameters(options), CODED_ERRORS: True}
-    return InferRequest(model, inputs, None, parameters, request_id)
+    return infer_request(model, inputs, None, options, {CODED_ERRORS: True})
 
 
 def check_single(options: Mapping[str, object], instead: str) -> None:

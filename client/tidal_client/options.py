@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
@@ -85,6 +86,18 @@ class Options(TypedDict, total=False):
     length_penalty: float | None
     #: Beam search: stop condition, see docs/flover.md.
     early_stopping: bool | Literal["never"] | None
+    #: W3C trace context that the server's spans of the request continue; None: the current span of OpenTelemetry.
+    traceparent: str | None
+
+
+class CallOptions(Options, total=False):
+    """Keyword arguments of every call: those below and the request options."""
+
+    #: Id of the request in the server's logs; a call with several requests gives it to each.
+    request_id: str
+    #: Timeout in seconds of each request, retries included; of a stream: of each part, and of the start of the last
+    #: retry. Absent or None: the client's.
+    timeout_s: float | None
 
 
 def _text(value: object) -> str:
@@ -189,6 +202,7 @@ _KINDS: dict[str, tuple[Callable[[Any], Parameter], str]] = {
     "num_beams": (_whole, "a whole number"),
     "length_penalty": (_number, "a number"),
     "early_stopping": (_early_stopping, "True, False or 'never'"),
+    "traceparent": (_text, "text"),
 }
 
 
@@ -213,4 +227,16 @@ def request_parameters(options: Mapping[str, object]) -> dict[str, Parameter]:
             parameters[name] = convert(value)
         except (TypeError, ValueError):
             raise InvalidArgument(f"option '{name}': expected {kind}, got {value!r}") from None
+    if "traceparent" not in parameters and (current := _current_traceparent()) is not None:
+        parameters["traceparent"] = current
     return parameters
+
+
+def _current_traceparent() -> str | None:
+    """Return the W3C trace context of the current span of OpenTelemetry; None if this program does not trace."""
+    api: Any = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        return None
+    context = api.get_current_span().get_span_context()
+    flags = int(context.trace_flags) & 1
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}" if context.is_valid else None

@@ -18,7 +18,7 @@ from tidal_client.encoder_results import (
     Ranked,
     SparseEmbedding,
 )
-from tidal_client.options import Options
+from tidal_client.options import CallOptions
 from tidal_client.results import Classification
 from tidal_client.rows import RowCall
 
@@ -28,7 +28,7 @@ Row = TypeVar("Row")
 class RowMethods:
     """Methods that send texts as rows; a base class of `Client`."""
 
-    def _run_rows(self, call: RowCall[Row], timeout_s: float | None) -> list[Row]:
+    def _run_rows(self, call: RowCall[Row]) -> list[Row]:
         raise NotImplementedError
 
     def classify(
@@ -38,9 +38,7 @@ class RowMethods:
         *,
         pair: str | None = None,
         outputs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallOptions],
     ) -> Classification:
         """Classify one text.
 
@@ -49,14 +47,10 @@ class RowMethods:
             text: Text to classify.
             pair: Second text, for models that compare two texts.
             outputs: Names of the outputs to request; None: all.
-            request_id: Id of the request in the server's logs.
-            timeout_s: Timeout in seconds; None: the client's.
-            options: Request options, see `Options`.
+            options: Id of the request, timeout and request options, see `CallOptions`.
         """
         pairs = None if pair is None else [pair]
-        return self.classify_many(
-            model, [text], pairs=pairs, outputs=outputs, request_id=request_id, timeout_s=timeout_s, **options
-        )[0]
+        return self.classify_many(model, [text], pairs=pairs, outputs=outputs, **options)[0]
 
     def classify_many(
         self,
@@ -65,9 +59,7 @@ class RowMethods:
         *,
         pairs: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallOptions],
     ) -> list[Classification]:
         """Classify texts.
 
@@ -76,14 +68,12 @@ class RowMethods:
             texts: Texts to classify, in any number; an empty list sends no request.
             pairs: Second texts, one per text.
             outputs: See `classify`.
-            request_id: Id of every request in the server's logs.
-            timeout_s: Timeout of each request in seconds; None: the client's.
-            options: Request options of each request; a deadline counts from the arrival of each.
+            options: See `classify`; of each request, and a deadline counts from the arrival of each.
 
         Returns:
             One result per text, in order. An error for one text fails the whole call.
         """
-        return self._run_rows(calls.classify_call(model, texts, pairs, outputs, request_id, options), timeout_s)
+        return self._run_rows(calls.classify_call(model, texts, pairs, outputs, options))
 
     def embed(
         self,
@@ -92,9 +82,7 @@ class RowMethods:
         *,
         prompt: str | None = None,
         dtype: EmbeddingType = "float32",
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallOptions],
     ) -> Embeddings:
         """Return the embeddings of texts.
 
@@ -104,28 +92,19 @@ class RowMethods:
             prompt: Name of the model's prompt to put before each text; None: the model's default.
             dtype: Element type of the vectors: ``float32``, ``float16``, ``int8`` (127 times the normalised vector) or
                 ``binary`` (the signs as bits).
-            request_id: Id of every request in the server's logs.
-            timeout_s: Timeout of each request in seconds; None: the client's.
-            options: Request options, see `Options`: `dimensions` and others.
+            options: See `classify_many`; `dimensions` is the number of elements of a vector to keep.
 
         Returns:
             One row per text, in order. An error for one text fails the whole call.
         """
-        call = calls.embed_call(model, texts, dtype, prompt, request_id, options)
-        return calls.embeddings(self._run_rows(call, timeout_s), dtype)
+        call = calls.embed_call(model, texts, dtype, prompt, options)
+        return calls.embeddings(self._run_rows(call), dtype)
 
     def sparse_embed(
-        self,
-        model: str,
-        texts: Sequence[str],
-        *,
-        prompt: str | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, texts: Sequence[str], *, prompt: str | None = None, **options: Unpack[CallOptions]
     ) -> list[SparseEmbedding]:
         """Return the sparse embeddings of texts, for models of the SPLADE form; see `embed` for the arguments."""
-        return self._run_rows(calls.sparse_call(model, texts, prompt, request_id, options), timeout_s)
+        return self._run_rows(calls.sparse_call(model, texts, prompt, options))
 
     def rerank(
         self,
@@ -134,9 +113,7 @@ class RowMethods:
         documents: Sequence[str],
         *,
         top_n: int | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallOptions],
     ) -> list[Ranked]:
         """Rank documents by their scores for a query.
 
@@ -145,25 +122,16 @@ class RowMethods:
             query: Query.
             documents: Documents to rank: at least one, in any number, see `Client`.
             top_n: Number of documents to return; None: all.
-            request_id: See `embed`.
-            timeout_s: See `embed`.
             options: See `embed`.
 
         Returns:
             Documents with scores, best first.
         """
-        call = calls.rerank_call(model, query, documents, top_n, request_id, options)
-        return calls.ranked(self._run_rows(call, timeout_s), documents, top_n)
+        call = calls.rerank_call(model, query, documents, top_n, options)
+        return calls.ranked(self._run_rows(call), documents, top_n)
 
     def score(
-        self,
-        model: str,
-        texts: Sequence[str],
-        *,
-        pairs: Sequence[str] | None = None,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, texts: Sequence[str], *, pairs: Sequence[str] | None = None, **options: Unpack[CallOptions]
     ) -> npt.NDArray[np.float32]:
         """Return the scores of texts, or of pairs of texts, for models with one value per text.
 
@@ -171,118 +139,66 @@ class RowMethods:
             model: Name of the model.
             texts: Texts to score.
             pairs: Second texts, one per text; None: no pairs.
-            request_id: See `embed`.
-            timeout_s: See `embed`.
             options: See `embed`.
 
         Returns:
             Score of each text, [texts] float32.
         """
-        call = calls.score_call(model, texts, pairs, request_id, options)
-        return np.array(self._run_rows(call, timeout_s), np.float32)
+        call = calls.score_call(model, texts, pairs, options)
+        return np.array(self._run_rows(call), np.float32)
 
-    def entities(
-        self,
-        model: str,
-        text: str,
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> tuple[Entity, ...]:
+    def entities(self, model: str, text: str, **options: Unpack[CallOptions]) -> tuple[Entity, ...]:
         """Return the entities of one text, in the order of the text.
 
         Args:
             model: Name of the model.
             text: Text to search.
-            request_id: See `embed`.
-            timeout_s: See `embed`.
             options: See `embed`; `aggregation` selects how tokens are joined.
         """
-        call = calls.entities_call(model, [text], request_id, options)
-        return self._run_rows(call, timeout_s)[0]
+        call = calls.entities_call(model, [text], options)
+        return self._run_rows(call)[0]
 
     def entities_many(
-        self,
-        model: str,
-        texts: Sequence[str],
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, texts: Sequence[str], **options: Unpack[CallOptions]
     ) -> list[tuple[Entity, ...]]:
         """Return the entities of each text, in order; see `entities` and `embed`."""
-        return self._run_rows(calls.entities_call(model, texts, request_id, options), timeout_s)
+        return self._run_rows(calls.entities_call(model, texts, options))
 
-    def tokens(
-        self,
-        model: str,
-        text: str,
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> tuple[Entity, ...]:
+    def tokens(self, model: str, text: str, **options: Unpack[CallOptions]) -> tuple[Entity, ...]:
         """Return the label of each token of one text that is part of an entity; see `entities` for the arguments."""
-        call = calls.entities_call(model, [text], request_id, {**options, "aggregation": "none"})
-        return self._run_rows(call, timeout_s)[0]
+        call = calls.entities_call(model, [text], {**options, "aggregation": "none"})
+        return self._run_rows(call)[0]
 
-    def answer(
-        self,
-        model: str,
-        question: str,
-        context: str,
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
-    ) -> Answer:
+    def answer(self, model: str, question: str, context: str, **options: Unpack[CallOptions]) -> Answer:
         """Return the part of a text that answers a question.
 
         Args:
             model: Name of the model.
             question: Question.
             context: Text that contains the answer.
-            request_id: See `embed`.
-            timeout_s: See `embed`.
             options: See `embed`; `top_k` is the number of `candidates` of the answer.
         """
-        call = calls.answer_call(model, [question], [context], request_id, options)
-        return self._run_rows(call, timeout_s)[0]
+        call = calls.answer_call(model, [question], [context], options)
+        return self._run_rows(call)[0]
 
     def answer_many(
-        self,
-        model: str,
-        questions: Sequence[str],
-        contexts: Sequence[str],
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, questions: Sequence[str], contexts: Sequence[str], **options: Unpack[CallOptions]
     ) -> list[Answer]:
         """Answer each question from its context, in order; see `answer` and `embed`."""
-        call = calls.answer_call(model, questions, contexts, request_id, options)
-        return self._run_rows(call, timeout_s)
+        call = calls.answer_call(model, questions, contexts, options)
+        return self._run_rows(call)
 
     def predict_masks(
-        self,
-        model: str,
-        text: str,
-        *,
-        request_id: str = "",
-        timeout_s: float | None = None,
-        **options: Unpack[Options],
+        self, model: str, text: str, **options: Unpack[CallOptions]
     ) -> tuple[tuple[MaskPrediction, ...], ...]:
         """Predict the tokens of the masks in a text.
 
         Args:
             model: Name of the model.
             text: Text with mask tokens of the model's tokenizer, such as ``[MASK]``.
-            request_id: See `embed`.
-            timeout_s: See `embed`.
             options: See `embed`; `top_k` is the number of predictions for each mask.
 
         Returns:
             Predictions for each mask, in the order of the text, likeliest first.
         """
-        return self._run_rows(calls.masks_call(model, text, request_id, options), timeout_s)[0]
+        return self._run_rows(calls.masks_call(model, text, options))[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from tidal_client.codec import InferRequest
 from tidal_client.errors import InvalidArgument
-from tidal_client.options import Parameter
 from tidal_client.results import Array
 
 #: Maximum number of bytes of text in a request of several rows: a request of long texts must end within the timeout.
@@ -29,29 +28,25 @@ _NAMED_ROW = re.compile(r"\b(text_input|text_pair) row (\d+)\b")
 class RowCall(Generic[Row]):
     """A call with a list of texts: what is sent, and how a row of a response becomes a result."""
 
-    model: str
-    #: Texts by input name, [rows, 1] each.
-    columns: Mapping[str, Array]
+    #: Request of all rows: its inputs are texts, [rows, 1] each.
+    whole: InferRequest
     #: Name of the caller's argument by input name; ``[]`` at its end stands for the index of the row.
     arguments: Mapping[str, str]
-    #: Names of the outputs to request; None: all.
-    outputs: Sequence[str] | None
-    parameters: Mapping[str, Parameter]
-    request_id: str
     #: Returns the results of a response, one for each of its rows.
     read: Callable[[Mapping[str, Array], int], Sequence[Row]]
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns.values())))
+        return len(next(iter(self.whole.inputs.values())))
 
     def request(self, rows: Rows | None) -> InferRequest:
         """Return the request of some rows; None: of all."""
-        inputs = self.columns if rows is None else {name: column[rows] for name, column in self.columns.items()}
-        return InferRequest(self.model, inputs, self.outputs, self.parameters, self.request_id)
+        if rows is None:
+            return self.whole
+        return replace(self.whole, inputs={name: column[rows] for name, column in self.whole.inputs.items()})
 
     def parts(self, max_rows: int) -> list[Rows]:
         """Return the rows of each request, see `split_rows`."""
-        columns = [column[:, 0].tolist() for column in self.columns.values()]
+        columns = [column[:, 0].tolist() for column in self.whole.inputs.values()]
         return split_rows([sum(map(len, texts)) for texts in zip(*columns, strict=True)], max_rows)
 
     def error(self, error: InvalidArgument, rows: Rows | None) -> InvalidArgument:

@@ -161,9 +161,13 @@ class Outer:
         finally:
             self.gateway.in_flight -= 1
             exchange.end_trace()
-            metrics.record(exchange)
-            if self.gateway.log is not None:
-                self.gateway.log.write(exchange)
+            self.record(exchange)
+
+    def record(self, exchange: Exchange) -> None:
+        """Count and log an answered request."""
+        metrics.record(exchange)
+        if self.gateway.log is not None:
+            self.gateway.log.write(exchange)
 
 
 def _tracing(settings: Settings) -> Tracing | None:

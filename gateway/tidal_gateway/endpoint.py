@@ -81,7 +81,7 @@ class Endpoint:
                 body = b""
                 if self._route.method == "POST":
                     settings = self._gateway.settings
-                    body = await read_body(receive, headers, settings.max_body_bytes, settings.body_timeout_s)
+                    body = await read_body(scope, receive, headers, settings.max_body_bytes, settings.body_timeout_s)
                 request = ApiRequest(self._gateway, exchange, key, headers, body, scope.get("path_params", {}))
                 with _watched(scope, exchange):
                     await self._run(request, sent)

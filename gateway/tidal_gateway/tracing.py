@@ -78,12 +78,21 @@ class RequestTrace:
             yield
 
     @contextmanager
-    def executed(self, server: str, model: str, attempt: int) -> Iterator[tuple[tuple[str, str], ...]]:
-        """Trace a call to a server, and yield the gRPC metadata that continues the trace there."""
+    def executed(self, server: str, model: str, attempt: int, parameters: Any) -> Iterator[tuple[tuple[str, str], ...]]:
+        """Trace a call to a server, and yield the gRPC metadata that continues the trace in tritonserver.
+
+        Args:
+            server: Address of the server.
+            model: Name of the model.
+            attempt: Number of attempts before this one.
+            parameters: Parameters of the `ModelInferRequest`; gets the one that continues the trace in the model.
+        """
         attributes = {"server.address": server, "tidal.model": model, "tidal.attempt": attempt}
         with self._part("executed", SpanKind.CLIENT, attributes) as span:
             carrier: dict[str, str] = {}
             _PROPAGATOR.inject(carrier, set_span_in_context(span))
+            if (traceparent := carrier.get("traceparent")) is not None:
+                parameters["traceparent"].string_param = traceparent
             yield tuple(carrier.items())
 
     def answer_begins(self) -> None:

@@ -64,10 +64,11 @@ class WorkerStart:
         """Return the ASGI application."""
         from tidal_gateway.app import create_app
 
-        LimitedProtocol.limits = limits_of(self.settings)
-        return create_app(
+        app = create_app(
             self.settings, log_target=self.log_target, rate_table=self.rate_table, lane_table=self.lane_table
         )
+        LimitedProtocol.limits, LimitedProtocol.record = limits_of(self.settings), app.record
+        return app
 
     def tls(self, config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
         """Return the TLS context, and read its files again when they change."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tidal.batcher.build import json_headers
-from tidal.batcher.library import source_folder
+from tidal.batcher.library import LIBRARY
 
 _FLAGS = ("-std=c++17", "-O0", "-g1", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined")
 _STRICT = ("-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
@@ -47,10 +47,10 @@ class Driver:
 def make_driver(folder: Path) -> Driver:
     """Compile the library and the host, unless the folder has them from the same sources."""
     compiler = shutil.which("g++") or "g++"
-    sources = sorted(source_folder().glob("*.cpp"))
-    included = (f"-I{source_folder()}", "-isystem", str(json_headers()), '-DTIDAL_SOURCES="test"')
+    sources = sorted(LIBRARY.sources.glob("*.cpp"))
+    included = (f"-I{LIBRARY.sources}", "-isystem", str(json_headers()), '-DTIDAL_SOURCES="test"')
     digest = hashlib.sha256(repr((compiler, _FLAGS, _STRICT, included)).encode())
-    for file in (*sources, *sorted(source_folder().glob("*.h*")), *sorted(_HERE.glob("*.?pp"))):
+    for file in (*sources, *sorted(LIBRARY.sources.glob("*.h*")), *sorted(_HERE.glob("*.?pp"))):
         digest.update(file.read_bytes())
     made = folder / digest.hexdigest()[:12]
     if not made.is_dir():

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import tidal.batcher.build
-import tidal.batcher.library
+import tidal.compiling
 from tidal.batcher.build import build
-from tidal.batcher.library import is_current, library_path, source_folder
+from tidal.batcher.library import LIBRARY
 from tidal.errors import Internal, NotFound
 from tidal.server.diagnosis import DoctorCheck, batcher_check
 
@@ -26,23 +26,22 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     text = 'extern "C" const char tidal_batcher_sources[] = "tidal_batcher_sources=" TIDAL_SOURCES;\n'
     (folder / "batcher.cpp").write_text(text)
-    for module in (tidal.batcher.library, tidal.batcher.build):
-        monkeypatch.setattr(module, "source_folder", lambda: folder)
+    monkeypatch.setattr(tidal.compiling, "source_folder", lambda _path, _known: folder)
     return folder
 
 
 @needs_compiler
 def test_it_is_built_when_its_sources_change(sources: Path) -> None:
-    assert not is_current()
+    assert not LIBRARY.is_current()
     first = build()
     made = first.stat()
-    assert (first, is_current()) == (library_path(), True)
+    assert (first, LIBRARY.is_current()) == (LIBRARY.file, True)
     assert build().stat() == made
     assert build(force=True).stat().st_ino != made.st_ino  # what a server has loaded is left as it is
     (sources / "seen.hpp").write_text("// new\n")
-    assert not is_current()
+    assert not LIBRARY.is_current()
     build()
-    assert is_current()
+    assert LIBRARY.is_current()
     assert [path.name for path in first.parent.iterdir()] == [first.name]
 
 
@@ -51,7 +50,7 @@ def test_compiler_errors_are_passed_on(sources: Path) -> None:
     (sources / "bad.cpp").write_text("#error no good\n")
     with pytest.raises(Internal, match="no good"):
         build()
-    assert not library_path().exists()
+    assert not LIBRARY.file.exists()
 
 
 def test_a_missing_compiler_is_named(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,5 +89,5 @@ def test_the_command_ends_with_one_line(tmp_path: Path) -> None:
 
 def test_the_installed_sources_are_complete() -> None:
     """pyproject.toml lists them by pattern."""
-    names = {path.name for path in source_folder().iterdir() if path.is_file()}
+    names = {path.name for path in LIBRARY.sources.iterdir() if path.is_file()}
     assert {path.rpartition(".")[2] for path in names} <= {"cpp", "hpp", "h"}

@@ -90,7 +90,7 @@ def _kill_the_victim(running: RunningServer, ask: ProbeClient) -> None:
     (pid,) = running.stub_pids("victim")
     assert ask("process", model="victim")["echo"].item() == str(pid).encode()
     beside = in_background(ask, f"until-file {running.repository / 'go_on'}")
-    lost = in_background(ask, "hold", model="victim", timeout_s=1.5)
+    lost = in_background(ask, "hold", model="victim", timeout_s=4)
     assert holds(ask, 1, "victim")
     os.kill(pid, signal.SIGKILL)
     for index in range(50):
@@ -101,8 +101,8 @@ def _kill_the_victim(running: RunningServer, ask: ProbeClient) -> None:
     (running.repository / "go_on").unlink()
     # A killed process cannot answer: the client's timeout ends the request.
     assert isinstance(lost.exception(timeout=60), RequestError)
-    assert outcome(ask, "reply", model="victim", timeout_s=5) == "UNAVAILABLE"
+    assert outcome(ask, "reply", model="victim", timeout_s=20) == "UNAVAILABLE"
     running.control.unload("victim")
     running.control.load("victim", None)
-    assert outcome(ask, "reply", model="victim", timeout_s=5) == "OK"
+    assert outcome(ask, "reply", model="victim", timeout_s=20) == "OK"
     assert until(lambda: value(running, "tidal_probe_in_flight_queries", "victim") == 0)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.server
 def test_a_missed_deadline_is_answered_when_it_passes(ask: ProbeClient) -> None:
     # A long deadline first, so that an earlier one has to wake the thread.
     before = int(ask("open")["echo"].item())
-    late = in_background(ask, "hold", latency_ms=1500)
+    late = in_background(ask, "hold", latency_ms=5000)
     assert holds(ask, before + 1)
     began = time.monotonic()
     with pytest.raises(RequestError, match="the deadline of 50 ms passed before an answer") as refused:
@@ -26,7 +26,7 @@ def test_a_missed_deadline_is_answered_when_it_passes(ask: ProbeClient) -> None:
     assert refused.value.code == "UNAVAILABLE"
     assert time.monotonic() - began >= 0.05
     assert not late.done()
-    with pytest.raises(RequestError, match="the deadline of 1500 ms"):
+    with pytest.raises(RequestError, match="the deadline of 5000 ms"):
         late.result(timeout=60)
 
 
@@ -41,7 +41,7 @@ def test_an_unanswered_request_times_out(ask: ProbeClient) -> None:
     with pytest.raises(RequestError, match=r"no answer within answer_timeout_s \(0.5 s\)") as refused:
         ask("hold", model="impatient")
     assert refused.value.code == "UNAVAILABLE"
-    assert outcome(ask, "reply", model="impatient") == "OK"
+    assert until(lambda: outcome(ask, "reply", model="impatient") == "OK")  # 0.5 s may pass on a busy machine
 
 
 def test_a_full_queue_refuses_at_once_and_recovers(server: RunningServer, ask: ProbeClient, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_full_queue_refuses_at_once_and_recovers(server: RunningServer, ask: P
 
     assert until(full)
     held.append(last)
-    assert together(20, lambda index: outcome(ask, "reply", model="small", timeout_s=2)) == ["UNAVAILABLE"] * 20
+    assert together(20, lambda index: outcome(ask, "reply", model="small", timeout_s=20)) == ["UNAVAILABLE"] * 20
     assert not any(each.done() for each in held)
     assert server.control.live()
     assert outcome(ask, "reply") == "OK"
@@ -74,5 +74,5 @@ def test_a_full_queue_refuses_at_once_and_recovers(server: RunningServer, ask: P
 def test_a_cancelled_request_is_seen_by_the_service(ask: ProbeClient, clients: dict[str, ProbeClient]) -> None:
     grpc = clients["grpc"]
     before = int(ask("cancelled")["echo"].item())
-    assert outcome(grpc, "until-cancelled", timeout_s=0.3) == "DEADLINE_EXCEEDED"
+    assert outcome(grpc, "until-cancelled", timeout_s=1.5) == "DEADLINE_EXCEEDED"
     assert until(lambda: int(ask("cancelled")["echo"].item()) == before + 1)

@@ -75,7 +75,7 @@ class ProbeServer:
     def url(self, protocol: str) -> str:
         return {"http": self.http, "grpc": self.grpc}[protocol]
 
-    def wait_for_log(self, line: str, timeout_s: float = 10.0) -> bool:
+    def wait_for_log(self, line: str, timeout_s: float = 60.0) -> bool:
         return until(lambda: self.log_file.exists() and line in self.log_file.read_text().splitlines(), timeout_s)
 
 

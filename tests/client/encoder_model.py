@@ -1,10 +1,12 @@
 """A stand-in for encoders of every task on a real tritonserver: outputs are functions of each row's text.
 
-`text_input` that contains `refuse` fails as Tidal's models refuse a row. `rows` is logged to `log_file` (a parameter of
+`text_input` that contains `refuse` fails as Tidal's models refuse a row. `hold` is answered once the file `release`
+exists beside `log_file`, after a minute at the latest. `rows` is logged to `log_file` (a parameter of
 the model), one line per request.
 """
 
 import json
+import os
 import time
 
 import numpy as np
@@ -84,6 +86,7 @@ class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
         self.log_file = config["parameters"]["log_file"]["string_value"]
+        self.release_file = os.path.join(os.path.dirname(self.log_file), "release")
         self.declared = {output["name"] for output in config["output"]}
 
     def execute(self, requests):
@@ -101,6 +104,9 @@ class TritonPythonModel:
                     return _failure(f"{name} row {row} is empty; accepted: a text", pb_utils.TritonError.INVALID_ARG)
                 if text == b"unavailable":
                     return _failure("the queue is full", pb_utils.TritonError.UNAVAILABLE)
+        end = time.monotonic() + 60
+        while b"hold" in texts and not os.path.exists(self.release_file) and time.monotonic() < end:
+            time.sleep(0.02)
         time.sleep(sum(b"slow" in text for text in texts) * 0.05)
         outputs = _outputs(texts, pairs, json.loads(request.parameters()))
         wanted = self.declared.intersection(request.requested_output_names())

@@ -157,22 +157,27 @@ def test_a_run_continues_with_equal_settings_only(server: ProbeServer, lines: Pa
 
 
 def test_a_signal_ends_a_run_that_the_same_command_continues(server: ProbeServer, tmp_path: Path) -> None:
-    texts = [f"slow {number}" for number in range(90)]
+    texts = [*(f"text {number}" for number in range(89)), "hold"]  # the shortest is in the last of 12 requests
     file, out = tmp_path / "texts.txt", tmp_path / "out.npy"
     file.write_text("\n".join(texts))
     server.rows_log.write_text("")
+    release = server.rows_log.with_name("release")
     # Shells in the background ignore SIGINT, and so do their children.
     start = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     start += "runpy.run_module('tidal_client.main', run_name='__main__', alter_sys=True)"
     command = [sys.executable, "-c", start, "embed", str(file), "-m", "embedder", "-o", str(out)]
     process = subprocess.Popen([*command, "--url", server.http], stderr=subprocess.PIPE, text=True)
-    assert until(lambda: server.rows_log.read_text().count("\n") >= 6)
+    assert until(lambda: server.rows_log.read_text().count("\n") >= 12)
     process.send_signal(signal.SIGINT)
     errors = process.communicate(timeout=30)[1]
     assert process.returncode == 1
     assert errors.splitlines()[0] == "interrupted"
     assert "of 90 texts are written; the same command continues" in errors
-    done = _embed(file, "-m", "embedder", "-o", out, "--url", server.http)
+    release.touch()
+    try:
+        done = _embed(file, "-m", "embedder", "-o", out, "--url", server.http)
+    finally:
+        release.unlink()
     assert done.exit_code == 0, done.output
     np.testing.assert_array_equal(np.load(out), _expected(texts))
 

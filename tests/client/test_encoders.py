@@ -187,7 +187,8 @@ def test_after_an_error_no_further_request_is_sent(url: str, server: ProbeServer
     with Client(url, concurrency=2) as client, pytest.raises(Unavailable):
         # The failing text is the longest, so it is in the first request.
         client.embed("embedder", [text.ljust(8) if text != "unavailable" else text for text in texts])
-    assert len(server.rows_log.read_text().split()) <= 5
+    # Of 41 requests, each of which takes 0.4 s: few are sent before the client has read the error.
+    assert len(server.rows_log.read_text().split()) <= 20
 
 
 def test_several_requests_are_in_flight(url: str, server: ProbeServer) -> None:

@@ -35,18 +35,18 @@ def test_stops_of_another_type(stop: Any) -> None:
 
 
 def test_prompts_are_texts_or_ids() -> None:
-    text = generation_request("m", "naïve", stream=True, request_id="7", options={"max_tokens": 3})
+    text = generation_request("m", "naïve", stream=True, options={"request_id": "7", "max_tokens": 3})
     assert text.inputs["text_input"].tolist() == ["naïve".encode()]
     assert text.inputs["stream"].tolist() == [True]
     assert text.parameters == {"max_tokens": 3, CODED_ERRORS: True}
-    ids = generation_request("m", [1, 2], stream=False, request_id="", options={})
+    ids = generation_request("m", [1, 2], stream=False, options={})
     assert (ids.inputs["input_ids"].tolist(), ids.inputs["input_ids"].dtype) == ([1, 2], np.int64)
-    texts = generation_request("m", ["a", "b"], stream=False, request_id="", options={"early_stopping": True})
+    texts = generation_request("m", ["a", "b"], stream=False, options={"early_stopping": True})
     assert texts.inputs["text_input"].tolist() == [b"a", b"b"]
     assert texts.parameters["early_stopping"] is True
     for wrong in ("\ud800", ["a", 1], ["\ud800"], [2**70], {"a": 1}):
         with pytest.raises(InvalidArgument, match="prompt: "):
-            generation_request("m", wrong, stream=False, request_id="", options={})  # type: ignore[arg-type]
+            generation_request("m", wrong, stream=False, options={})  # type: ignore[arg-type]
 
 
 def test_parts_and_the_last() -> None:
@@ -74,15 +74,15 @@ def test_texts_of_several_prompts() -> None:
 
 def test_messages_are_json() -> None:
     messages = [{"role": "user", "content": "naïve"}]
-    request = chat_request("m", messages, tools=({"name": "f"},), stream=True, request_id="7", options={"n": 2})
+    request = chat_request("m", messages, tools=({"name": "f"},), stream=True, options={"request_id": "7", "n": 2})
     assert json.loads(request.inputs["messages"][0]) == messages
     assert json.loads(request.inputs["tools"][0]) == [{"name": "f"}]
     assert (request.inputs["stream"].tolist(), request.parameters) == ([True], {"n": 2, CODED_ERRORS: True})
     for wrong in ("hi", ["hi"], [{"role": {1}}], 5, None):
         with pytest.raises(InvalidArgument, match="messages: expected a list of mappings"):
-            chat_request("m", wrong, tools=None, stream=False, request_id="", options={})  # type: ignore[arg-type]
+            chat_request("m", wrong, tools=None, stream=False, options={})  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="tools: expected a list of mappings"):
-        chat_request("m", messages, tools="f", stream=False, request_id="", options={})  # type: ignore[arg-type]
+        chat_request("m", messages, tools="f", stream=False, options={})  # type: ignore[arg-type]
 
 
 def test_log_probabilities_of_several_texts() -> None:

@@ -71,23 +71,23 @@ class TestRuns:
         assert answers == {0: b"one|", 2: b"three|", 3: b"one|", 5: b"three|"}
 
     def test_sends_do_not_wait_for_answers(self, url: str) -> None:
-        result = run_load(url, "probe", schedule("sleep 1.2", count=60, rate=400))
+        result = run_load(url, "probe", schedule("sleep 3", count=60, rate=400))
         assert result.answered.all()
         assert result.sent.max() < result.done.min()
-        assert (result.latency > 1.2).all()
+        assert (result.latency > 2.99).all()
 
     def test_errors_by_code_and_timeouts(self, url: str) -> None:
         plan = schedule("hi", "error UNAVAILABLE full", "error INVALID_ARG no", "raise", "sleep 20", count=50)
-        result = run_load(url, "probe", plan, timeout_s=1.0)
+        result = run_load(url, "probe", plan, timeout_s=3.0)
         total = summarise(result, slo_ms=60_000).total
         expected = {"UNAVAILABLE": 10, "INVALID_ARG": 10, "INTERNAL": 10, "DEADLINE_EXCEEDED": 10}
         assert (total.answered, total.within_slo, dict(total.errors)) == (10, 10, expected)
         assert total.violations == pytest.approx(0.8)
         assert result.messages["UNAVAILABLE"] == "full"
-        assert result.messages["DEADLINE_EXCEEDED"].startswith(f"no answer from {url} within 1 s")
+        assert result.messages["DEADLINE_EXCEEDED"].startswith(f"no answer from {url} within 3 s")
         late = result.status == result.codes.index("DEADLINE_EXCEEDED")
         assert (np.flatnonzero(late) % 5 == 4).all()
-        assert ((result.done - result.sent)[late] >= 0.99).all()
+        assert ((result.done - result.sent)[late] >= 2.99).all()
 
     def test_an_unknown_model_and_a_closed_port(self, url: str, closed_port: int) -> None:
         assert summarise(run_load(url, "nope", schedule("hi", count=5))).total.errors == {"NOT_FOUND": 5}
@@ -221,8 +221,9 @@ class TestConnections:
 
         with odd_server(once) as url:
             answered = run_load(url, "m", schedule("a", count=60, rate=100)).answered
-        # A request in flight on a connection that is being closed is not sent again: a few may fail.
-        assert answered.sum() >= 54
+        # A request in flight on a connection that is being closed is not sent again: some may fail, more of them the
+        # busier the machine is. Without replacement one would be answered.
+        assert answered.sum() >= 30
 
     def test_a_connection_that_breaks_within_an_answer(self) -> None:
         def broken(connection: socket.socket) -> None:

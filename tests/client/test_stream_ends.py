@@ -16,7 +16,7 @@ from tidal_client.errors import ConnectionFailed, InvalidArgument
 from tidal_client.generation import generation_request
 from tidal_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 
-_REQUEST = generation_request("m", "too long", stream=True, request_id="", options={})
+_REQUEST = generation_request("m", "too long", stream=True, options={})
 _REFUSAL = messages.ModelStreamInferResponse(error_message="[INVALID_ARG] too long")
 
 

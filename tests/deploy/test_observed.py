@@ -104,14 +104,17 @@ def test_a_cancelled_generation_is_logged(observed: Observed) -> None:
     assert 1 <= line["generated_tokens"] <= 40
 
 
-# tritonserver exports the span when it drops the trace, at times before its HTTP thread has recorded the sending.
-@pytest.mark.flaky(reruns=2)
 @pytest.mark.parametrize(("system", "protocol"), CASES)
 def test_a_request_arrives_as_a_trace_of_three_spans(observed: Observed, system: str, protocol: str) -> None:
-    name = f"{system}-{protocol}-trace"
-    ask(observed, system, protocol, name)
-    assert until(lambda: len(observed.receiver.trace_of(name)) >= 3)
-    whole, model, compute = observed.receiver.trace_of(name)[:3]
+    sent = f"{protocol.upper()}_SEND_END"
+    # tritonserver exports the span when it drops the trace, at times before its HTTP thread has recorded the sending.
+    for attempt in range(10):
+        name = f"{system}-{protocol}-trace-{attempt}"
+        ask(observed, system, protocol, name)
+        assert until(lambda name=name: len(observed.receiver.trace_of(name)) >= 3)  # type: ignore[misc]
+        whole, model, compute = observed.receiver.trace_of(name)[:3]
+        if sent in whole.events:
+            break
     assert (whole.name, model.name, compute.name) == ("InferRequest", everything.MODELS[system], "compute")
     assert (whole.parent, model.parent, compute.parent) == ("", whole.span, model.span)
     assert {each.service for each in (whole, model, compute)} == {"tidal"}
@@ -119,7 +122,7 @@ def test_a_request_arrives_as_a_trace_of_three_spans(observed: Observed, system:
     assert model.attributes["triton.model_version"] == "1"
     assert {"REQUEST_START", "QUEUE_START", "REQUEST_END"} <= set(model.events)
     assert {"COMPUTE_START", "COMPUTE_END"} <= set(compute.events)
-    assert f"{protocol.upper()}_SEND_END" in whole.events
+    assert sent in whole.events
     assert whole.begin <= model.begin <= compute.begin <= compute.end
 
 

@@ -33,7 +33,7 @@ class TestKilledProcesses:
     def test_no_answer_is_lost_when_a_models_process_is_killed(self, gateway: RunningGateway, backend: Backend) -> None:
         """Requests wait in the killed process, and others arrive while the model restarts."""
         with ThreadPoolExecutor(8) as pool:
-            slow, names = {"model": "embedder", "input": "sleep 1 "}, [f"killed-{time.time_ns()}-{n}" for n in range(4)]
+            slow, names = {"model": "embedder", "input": "sleep 3 "}, [f"killed-{time.time_ns()}-{n}" for n in range(4)]
             waiting = [
                 pool.submit(gateway.post, "/v1/embeddings", slow, headers={"x-request-id": name}) for name in names
             ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
@@ -23,6 +22,7 @@ from testing.serving import (
     tidal_in_process,
 )
 from testing.waiting import until
+from tidal.server.status_endpoint import read_readiness
 
 pytestmark = pytest.mark.server
 
@@ -72,10 +72,10 @@ def test_a_second_signal_ends_at_once(repository: Path, tmp_path: Path) -> None:
     with serving(repository, tmp_path, "--exit-timeout", "600", "--model", "echo") as served:
         thread = served.request_in_background(600, [])
         served.process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
+        assert until(lambda: (read_readiness(served.state["status"]) or {}).get("state") == "ending")
         assert served.process.poll() is None
         served.process.send_signal(signal.SIGINT)
-        assert served.process.wait(30) == 4
+        assert served.process.wait(60) == 4
         thread.join()
         assert served.left_behind() == []
 

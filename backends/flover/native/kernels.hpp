@@ -183,7 +183,7 @@ struct Kernels {
 };
 
 // The levels, best first.
-extern const Kernels kernels_avx512bf16, kernels_avx512, kernels_avx2, kernels_plain;
+extern const Kernels kernels_avx512bf16, kernels_avx512vnni, kernels_avx512, kernels_avx2, kernels_plain;
 
 // The best level of this processor, or the selected one.
 const Kernels& kernels();

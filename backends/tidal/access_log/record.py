@@ -1,15 +1,35 @@
-"""Record of one request and its line in the request log."""
+"""Record of one request, for the request log and its spans, and its line in the request log."""
 
 from __future__ import annotations
 
 import json
 import threading
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
+
+from tidal.options import TraceParent
 
 # Ids and task names come from clients; a line must fit into an atomic write to a pipe (PIPE_BUF, 4096 bytes).
 _MAX_TEXT_CHARS = 256
+# Batches of one request that are recorded for its spans.
+_MAX_BATCHES = 32
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class BatchRun(NamedTuple):
+    """A batch that some rows of a request were part of.
+
+    Attributes:
+        began: Its start, by `time.monotonic()`, in seconds.
+        ended: Its end, likewise.
+        rows: Number of rows of all its requests.
+        facts: What the system decided about it, by field name.
+    """
+
+    began: float
+    ended: float
+    rows: int
+    facts: dict[str, Any]
 
 
 class RequestRecord:
@@ -25,9 +45,28 @@ class RequestRecord:
     Attributes:
         tokens: Number of tokens of all rows, including special tokens; None if the model reads no tokens.
         facts: Decisions of the system by field name: `level`, `gamma`, `max_length`, `generated_tokens`.
+        span: Span of the request; None if requests are not traced.
+        parent: Span that it continues; None if it begins a trace.
+        batches: First batches of a request whose spans are exported.
+        batch_rows: Number of rows of its last batch; 0 if there was none.
     """
 
-    __slots__ = ("_lock", "arrival", "began", "ended", "facts", "from_model", "request_id", "rows", "task", "tokens")
+    __slots__ = (
+        "_lock",
+        "arrival",
+        "batch_rows",
+        "batches",
+        "began",
+        "ended",
+        "facts",
+        "from_model",
+        "parent",
+        "request_id",
+        "rows",
+        "span",
+        "task",
+        "tokens",
+    )
 
     def __init__(
         self,
@@ -47,13 +86,29 @@ class RequestRecord:
         self.facts: dict[str, Any] = {}
         self.began: float | None = None
         self.ended: float | None = None
+        self.span: TraceParent | None = None
+        self.parent: TraceParent | None = None
+        self.batches: list[BatchRun] = []
+        self.batch_rows = 0
         self._lock = threading.Lock()
 
-    def ran(self, began: float, ended: float) -> None:
-        """Record a batch with some of the request's rows that ran from `began` to `ended`, in `time.monotonic()`."""
+    def ran(self, began: float, ended: float, rows: int = 1, **facts: Any) -> None:
+        """Record a batch with some of the request's rows; recording it again changes nothing.
+
+        Args:
+            began: Its start, by `time.monotonic()`, in seconds.
+            ended: Its end, likewise.
+            rows: Number of rows of all its requests.
+            facts: What the system decided about it, by field name.
+        """
         with self._lock:
             self.began = began if self.began is None else min(self.began, began)
             self.ended = ended if self.ended is None else max(self.ended, ended)
+            self.batch_rows = rows
+            if self.span is not None and self.span.sampled and len(self.batches) < _MAX_BATCHES:
+                batch = BatchRun(began, ended, rows, facts)
+                if batch not in self.batches:
+                    self.batches.append(batch)
 
     def add(self, name: str, amount: int) -> None:
         """Add an amount to a numeric fact, which starts at 0."""

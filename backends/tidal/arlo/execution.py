@@ -17,6 +17,7 @@ from tidal.engines.base import StartedRun
 from tidal.requests import Array
 from tidal.service import ModelUnavailable
 from tidal.serving.endings import failure
+from tidal.tracing.current import spans_within
 
 
 class Outcome(NamedTuple):
@@ -133,7 +134,9 @@ class BatchExecution:
             return None
         batch, rows = started.batch, started.rows
         deadline = min((row.deadline for row in rows if row.deadline is not None), default=None)
-        return self._runner.run(batch.lane, batch.runtime, [row.tokens for row in rows], deadline)
+        # Where another model runs them, its spans continue those of the first request.
+        with spans_within(rows[0].parent.request.record):
+            return self._runner.run(batch.lane, batch.runtime, [row.tokens for row in rows], deadline)
 
     def _record(self, started: StartedBatch, outputs: dict[str, Array]) -> Outcome:
         batch, rows, now = started.batch, started.rows, started.now
@@ -145,7 +148,7 @@ class BatchExecution:
         finished = []
         for row, result in zip(rows, self._answers.results(outputs, lengths, runtime.max_length), strict=True):
             if row.parent.request.record is not None:
-                row.parent.request.record.ran(now, now + took)
+                row.parent.request.record.ran(now, now + took, len(rows), max_length=runtime.max_length)
             if row.parent.finish(row.index, result):
                 finished.append(row.parent)
         return Outcome(finished, took if len(rows) == len(batch.queries) else None)

@@ -6,8 +6,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from tidal.batcher.library import is_current, library_path, source_folder, sources_digest
-from tidal.compiling import build_command, find_compiler, replace_library, run_compiler
+from tidal.batcher.library import LIBRARY
+from tidal.compiling import build_command, find_compiler
 from tidal.errors import NotFound
 
 _FLAGS = (
@@ -46,15 +46,12 @@ def build(*, force: bool = False) -> Path:
         NotFound: g++ or the package `nlohmann-json` is missing; the message names the consequence and the remedy.
         Internal: The compiler failed; the message carries its output.
     """
-    target = library_path()
-    if is_current() and not force:
-        return target
+    if LIBRARY.is_current() and not force:
+        return LIBRARY.file
     compiler = find_compiler(
         "the custom batcher is built with it, which models that name it in TRITON_BATCH_STRATEGY_PATH need"
     )
-    flags = (*_FLAGS, f'-DTIDAL_SOURCES="{sources_digest()}"', "-isystem", str(json_headers()))
-    sources = [str(path) for path in sorted(source_folder().glob("*.cpp"))]
-    return replace_library(target, lambda _, made: run_compiler([compiler, *flags, *sources, "-o", str(made)]))
+    return LIBRARY.compile(compiler, (*_FLAGS, "-isystem", str(json_headers())))
 
 
 if __name__ == "__main__":

@@ -1,34 +1,10 @@
-"""Path of the shared object, and whether it is current."""
+"""The shared object of the custom batcher: its path is the value for TRITON_BATCH_STRATEGY_PATH."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Final
 
-from tidal import compiling
+from tidal.compiling import ServerLibrary
 
 BUILD_COMMAND = "python -m tidal.batcher.build"
-
-
-def source_folder() -> Path:
-    """Return the folder of the sources, in the checkout or the installation.
-
-    Raises:
-        NotFound: The installation has no sources.
-    """
-    return compiling.source_folder("batcher", "batcher.cpp")
-
-
-def library_path() -> Path:
-    """Return the path of the shared object, the value for TRITON_BATCH_STRATEGY_PATH."""
-    return source_folder() / "build" / "tidal_batcher.so"
-
-
-def sources_digest() -> str:
-    """Return a digest of the sources."""
-    return compiling.sources_digest(source_folder())
-
-
-def is_current() -> bool:
-    """Whether the shared object exists and was built from these sources."""
-    path = library_path()
-    return path.is_file() and f"tidal_batcher_sources={sources_digest()}".encode() in path.read_bytes()
+LIBRARY: Final = ServerLibrary("batcher", "batcher.cpp", "tidal_batcher")

@@ -110,6 +110,24 @@ def serve(
             help="Write one line of JSON per request to FILE, or - for standard output.",
         ),
     ] = None,
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Trace requests: send spans to this OTLP receiver over HTTP, such as http://127.0.0.1:4318.",
+            show_default="$OTEL_EXPORTER_OTLP_ENDPOINT, else none",
+        ),
+    ] = None,
+    trace_ratio: Annotated[
+        float | None,
+        typer.Option(
+            metavar="R",
+            min=0,
+            max=1,
+            help="Share of the requests without a traceparent that are traced.",
+            show_default="$OTEL_TRACES_SAMPLER, else 1",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="When ready, print one line of JSON instead of the table.")
     ] = False,
@@ -155,6 +173,7 @@ def serve(
     tidal serve --http-port 0 --grpc-port 0 --metrics-port 0 --json
     tidal serve --gateway-port 9000
     tidal serve --access-log /var/log/tidal/requests.jsonl
+    tidal serve --otlp-endpoint http://127.0.0.1:4318
     tidal serve -- --log-verbose=1 --model-load-thread-count=8
     tidal serve /srv/models --assemble /srv/backends
     ```
@@ -196,6 +215,8 @@ def serve(
             limits=limits,
             gateway_port=gateway_port,
             gateway_config=gateway_config,
+            otlp_endpoint=otlp_endpoint,
+            trace_ratio=trace_ratio,
         )
         ended = serve_until_ended(options, lambda report: _print_ready(report, as_json))
     raise typer.Exit(_EXIT_CODES[ended])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -29,8 +28,7 @@ from tidal.simulator.arlo import simulate as run
 from tidal.simulator.arlo.plot import plot as draw
 from tidal.simulator.requests import RequestSource
 from tidal.simulator.traces import read_requests
-
-_PICTURES = (".png", ".svg", ".pdf")
+from tidal_client.commands.plot_file import check_plot_file
 
 simulate = typer.Typer(
     rich_markup_mode="markdown",
@@ -173,7 +171,7 @@ def arlo(
 
     Exit codes: **0** done, **1** a file or number is not valid, **2** wrong usage.
     """
-    _check_picture(plot)
+    check_plot_file(plot)
     with one_sentence():
         times = service_times(profile, runtimes)
         chosen = systems or [
@@ -232,19 +230,3 @@ def arlo(
             title=f"{gpus} GPUs, {results[0].requests / results[0].seconds:.0f} requests per second",
             slo_s=slo_ms / 1e3,
         )
-
-
-def _check_picture(file: Path | None) -> None:
-    """Check --plot before the run rather than after it."""
-    if file is None:
-        return
-    if importlib.util.find_spec("matplotlib") is None:
-        raise typer.BadParameter(
-            "requires matplotlib, which is not installed: pip install matplotlib", param_hint="--plot"
-        )
-    if file.suffix not in _PICTURES:
-        raise typer.BadParameter(
-            f"'{file.name}': expected a file name that ends in {', '.join(_PICTURES)}", param_hint="--plot"
-        )
-    if not file.parent.is_dir():
-        raise typer.BadParameter(f"folder '{file.parent}' does not exist", param_hint="--plot")

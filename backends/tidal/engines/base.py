@@ -88,7 +88,7 @@ class Engine(Protocol):
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Outputs that `run` returns."""
+        """Outputs that `run` returns; -1 means that a size depends on the inputs."""
 
     def run(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Run one batch.

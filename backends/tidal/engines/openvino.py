@@ -51,22 +51,12 @@ class OpenVinoEngine:
 
     def __init__(self, compiled: ov.CompiledModel, inputs: tuple[TensorSpec, ...], outputs: Sequence[str]) -> None:
         self._request = compiled.create_infer_request()
-        self._inputs = inputs
-        self._outputs = tuple(
+        self.inputs = inputs
+        self.outputs = tuple(
             TensorSpec(name, np.dtype(port.element_type.to_dtype()), _declared(port.partial_shape))
             for name, port in zip(outputs, compiled.outputs, strict=True)
         )
         self._ports = [next(i for i, port in enumerate(compiled.inputs) if s.name in port.names) for s in inputs]
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """Inputs that `run` requires."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """Outputs that `run` returns; -1 means that a size depends on the inputs."""
-        return self._outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one batch; see `Engine.run`."""
@@ -87,15 +77,15 @@ class OpenVinoEngine:
         OpenVINO reads the arrays in place, which must be contiguous and writeable, and does not keep them alive: the
         caller keeps the returned arrays until the run has ended.
         """
-        check_inputs(self._inputs, inputs)
-        arrays = [_contiguous(inputs[spec.name]) for spec in self._inputs]
+        check_inputs(self.inputs, inputs)
+        arrays = [_contiguous(inputs[spec.name]) for spec in self.inputs]
         for port, array in zip(self._ports, arrays, strict=True):
             self._request.set_input_tensor(port, ov.Tensor(array, shared_memory=True))
         return arrays
 
     def _results(self) -> dict[str, Array]:
         # The request's output memory is overwritten by its next run.
-        return {spec.name: self._request.get_output_tensor(i).data.copy() for i, spec in enumerate(self._outputs)}
+        return {spec.name: self._request.get_output_tensor(i).data.copy() for i, spec in enumerate(self.outputs)}
 
 
 class OpenVinoRun:

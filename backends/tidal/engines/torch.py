@@ -45,24 +45,14 @@ class TorchEngine:
         outputs: tuple[TensorSpec, ...],
     ) -> None:
         self._program = program
-        self._inputs = inputs
-        self._outputs = outputs
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """Inputs that `run` requires."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """Outputs that `run` returns; -1 means that a size depends on the inputs."""
-        return self._outputs
+        self.inputs = inputs
+        self.outputs = outputs
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one batch; see `Engine.run`. Each operator releases the GIL while it computes."""
-        check_inputs(self._inputs, inputs)
+        check_inputs(self.inputs, inputs)
         tensors = {
-            spec.name: torch.from_numpy(np.require(inputs[spec.name], requirements=["C", "W"])) for spec in self._inputs
+            spec.name: torch.from_numpy(np.require(inputs[spec.name], requirements=["C", "W"])) for spec in self.inputs
         }
         with torch.inference_mode():
             outputs = self._program(**tensors)

@@ -43,26 +43,16 @@ class TorchGpuEngine:
         self, program: Program, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, static: bool
     ) -> None:
         self._program = program
-        self._inputs = inputs
-        self._outputs = outputs
+        self.inputs = inputs
+        self.outputs = outputs
         self._static = static
         self._stream: torch.cuda.Stream = torch.cuda.Stream()
         self._captured: dict[tuple[tuple[int, ...], ...], _Captured] = {}
 
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """Inputs that `run` requires."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """Outputs that `run` returns; -1 means that a size depends on the inputs."""
-        return self._outputs
-
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run one batch; see `Engine.run`. Waiting for the GPU releases the GIL."""
-        check_inputs(self._inputs, inputs)
-        arrays = {s.name: torch.from_numpy(np.require(inputs[s.name], requirements=["C", "W"])) for s in self._inputs}
+        check_inputs(self.inputs, inputs)
+        arrays = {s.name: torch.from_numpy(np.require(inputs[s.name], requirements=["C", "W"])) for s in self.inputs}
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             outputs = self._replay(arrays) if self._static else self._program(**_on_gpu(arrays))
             host = {name: tensor.to("cpu", non_blocking=True) for name, tensor in outputs.items()}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tidal.compiling import build_command, find_compiler, replace_library, run_compiler
-from tidal.http_guard.library import is_current, library_path, source_folder, sources_digest
+from tidal.compiling import build_command, find_compiler
+from tidal.http_guard.library import LIBRARY
 
 _FLAGS = (
     "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-shared",
@@ -28,14 +28,10 @@ def build(*, force: bool = False) -> Path:
         NotFound: g++ is not installed.
         Internal: The compiler failed; the message carries its output.
     """
-    target = library_path()
-    if is_current() and not force:
-        return target
+    if LIBRARY.is_current() and not force:
+        return LIBRARY.file
     compiler = find_compiler("the HTTP guard, which protects Triton before 26.07 from oversized requests, needs it")
-    flags = (*_FLAGS, f'-DTIDAL_SOURCES="{sources_digest()}"')
-    sources = [str(path) for path in sorted(source_folder().glob("*.cpp"))]
-    # A server that has loaded the previous one keeps it until it restarts.
-    return replace_library(target, lambda _, made: run_compiler([compiler, *flags, *sources, "-o", str(made), "-ldl"]))
+    return LIBRARY.compile(compiler, _FLAGS, ("-ldl",))
 
 
 if __name__ == "__main__":

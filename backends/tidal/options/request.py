@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidal.errors import InvalidArgument, did_you_mean
+from tidal.options.traceparent import TRACEPARENT_NAMES
 from tidal.options.values import (
     MAX_TEXT_CHARS,
     Biases,
@@ -32,7 +33,7 @@ CODED_ERRORS = "tidal_coded_errors"
 FROM_MODEL = "tidal_from_model"
 # Parameters that Triton or its HTTP frontends add to those of the client.
 _TRITON_OWN = frozenset({"id", "priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "headers"})
-_NO_OPTIONS = _TRITON_OWN | {CODED_ERRORS, FROM_MODEL}
+_NO_OPTIONS = _TRITON_OWN | {CODED_ERRORS, FROM_MODEL, *TRACEPARENT_NAMES}
 _TRITON_PREFIX = "triton_"
 # Limit on all parameters of a request together, as JSON: more than the longest accepted options, a grammar and the
 # arguments of a chat template, of which JSON may write a character as 12.

@@ -245,7 +245,7 @@ class OtasService:
         for row, result in zip(rows, row_results(rows, gamma, features, started), strict=True):
             request = row.parent
             if request.request.record is not None:
-                request.request.record.ran(started, ended)
+                request.request.record.ran(started, ended, len(rows), gamma=gamma)
             if request.results.finish(row.index, result):
                 reply(request, self._tokens)
                 self._count_end(request, "in_time" if time.monotonic() <= request.deadline else "late")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -11,7 +12,7 @@ from tidal import device
 from tidal.errors import InvalidArgument
 from tidal.pets.base import load_base_layers
 from tidal.pets.copies import MergingOptions
-from tidal.pets.engine.contract import LoadedTask, PetsEngine
+from tidal.pets.engine.contract import LoadedTask, PetsEngine, PetsLane, lanes_of
 from tidal.pets.kinds.kind import unmergeable_kinds
 from tidal.pets.library import open_library
 from tidal.pets.manifest import ENGINE_FOLDER, load_pets_manifest
@@ -54,6 +55,7 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
         truncate=parameters.truncate,
     )
     base = load_base_layers(context.version_dir)
+    narrow = manifest.threads if manifest.threads > 1 and PETS_ENGINES[manifest.engine].narrow else 0
     open_engine = partial(
         open_pets_engine,
         manifest.engine,
@@ -61,6 +63,7 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
         threads=manifest.threads,
         device=manifest.device.kind,
         precision=manifest.precision,
+        narrow=narrow,
     )
     engine = open_engine(profile=manifest.profile)
     _warm_up(engine, [length for length in manifest.profile.shared.lengths if length <= tables.max_length])
@@ -71,7 +74,7 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
 
     def start(fresh: ServiceContext) -> Service:
         library = open_library(tasks_folder(fresh.model_dir), base, engine, parameters.task_bytes, fresh.metrics)
-        scheduler = PetsScheduler(tables, batching, by_utility=parameters.by_utility)
+        scheduler = PetsScheduler(tables, batching, by_utility=parameters.by_utility, narrow=narrow)
         merging = MergingOptions(
             open_copy, tables, MergeRule(parameters.merged_copies, unmergeable=unmergeable_kinds())
         )
@@ -91,6 +94,12 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
 
 
 def _warm_up(engine: PetsEngine, lengths: list[int]) -> None:
-    """Run the base alone at each measured length, so that no query pays for its first pass."""
-    for length in lengths:
-        engine.pooled([None], np.zeros((1, length), np.int32), np.array([length], np.int32))
+    """Run the base alone at each measured length on all lanes at once, so that no query pays for its first pass."""
+
+    def run(lane: PetsLane) -> None:
+        for length in lengths:
+            lane.run([None], np.zeros((1, length), np.int32), np.array([length], np.int32))
+
+    lanes = lanes_of(engine)
+    with ThreadPoolExecutor(len(lanes)) as threads:
+        list(threads.map(run, lanes))

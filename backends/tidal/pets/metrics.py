@@ -24,6 +24,11 @@ class PetsMetrics(IntakeMetrics):
         self._length = metrics.histogram(
             "query_length_tokens", "Query lengths, special tokens included", buckets=lengths
         )
+        self.busy_lanes = metrics.gauge("busy_lanes", "Engine contexts that run a batch")
+        self._narrow = {
+            narrow: metrics.counter("lane_batches_total", "Batches by threads of their context", mode=mode)
+            for narrow, mode in ((False, "wide"), (True, "narrow"))
+        }
         self._queue = metrics.histogram("queue_seconds", "Time from arrival to execution")
         self._execute = metrics.histogram("execute_seconds", "Engine time of a batch")
         self._batch = metrics.histogram("batch_size_queries", "Queries run together", buckets=_BATCH_BUCKETS)
@@ -37,14 +42,16 @@ class PetsMetrics(IntakeMetrics):
         """Count arrived queries by their lengths in tokens."""
         self._length.observe_all(lengths)
 
-    def ran(self, queries: Sequence[PetsQuery], started: float, execute_s: float) -> None:
+    def ran(self, queries: Sequence[PetsQuery], started: float, execute_s: float, *, narrow: bool) -> None:
         """Count an executed batch.
 
         Args:
             queries: Queries of the batch.
             started: Time when the batch started, on the clock of the queries' arrivals, in seconds.
             execute_s: Engine time of the batch in seconds.
+            narrow: Whether it ran on a single thread.
         """
+        self._narrow[narrow].inc()
         lengths = [query.length for query in queries]
         kinds = Counter(query.kind for query in queries)
         self._queue.observe_all([started - query.arrival for query in queries])

@@ -27,6 +27,7 @@ class EngineOptions:
         merged: Task that is merged into the encoder's weights, or None.
         profile: Profile of the encoder on this device, which decides how operators are spread over the streams of a
             GPU, or None.
+        narrow: Number of further lanes with one thread each.
     """
 
     threads: int
@@ -34,6 +35,7 @@ class EngineOptions:
     precision: PetsPrecision
     merged: TaskTerms | None
     profile: PetsProfile | None
+    narrow: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,14 @@ class PetsEngineEntry:
         precisions: Precisions of the shared products that the engine offers.
         merges: Whether it opens copies of the encoder with a task merged into the weights.
         sparse: Whether it computes sparse differences.
+        narrow: Whether it offers lanes with one thread each.
     """
 
     open: Callable[[Path, EngineOptions], PetsEngine]
     precisions: tuple[PetsPrecision, ...] = ("fp32",)
     merges: bool = True
     sparse: bool = True
+    narrow: bool = False
 
 
 def open_pets_engine(
@@ -62,6 +66,7 @@ def open_pets_engine(
     precision: PetsPrecision = "fp32",
     merged: TaskTerms | None = None,
     profile: PetsProfile | None = None,
+    narrow: int = 0,
 ) -> PetsEngine:
     """Open an encoder that `export_encoder` wrote for an engine.
 
@@ -75,6 +80,7 @@ def open_pets_engine(
             alone, and runs it with the terms that `unmerged` returns. None: the encoder for all tasks.
         profile: Profile of the encoder on this device, which decides how operators are spread over the streams of a
             GPU; None: one stream.
+        narrow: Number of further lanes with one thread each, of an engine that offers them; see `lanes_of`.
 
     Raises:
         InvalidArgument: The files cannot be read, or `merged` does not fit them.
@@ -86,13 +92,15 @@ def open_pets_engine(
         raise Unsupported(f"engine {kind} does not run {precision}; accepted is {', '.join(entry.precisions)}")
     if merged is not None and not entry.merges:
         raise Unsupported(f"engine {kind} cannot make merged copies, because its weights are part of the plan")
-    return entry.open(folder, EngineOptions(threads, device, precision, merged, profile))
+    return entry.open(folder, EngineOptions(threads, device, precision, merged, profile, narrow))
 
 
 def _open_openvino(folder: Path, options: EngineOptions) -> PetsEngine:
     from tidal.pets.openvino_engine.engine import open_openvino_engine
 
-    return open_openvino_engine(folder, threads=options.threads, precision=options.precision, merged=options.merged)
+    return open_openvino_engine(
+        folder, threads=options.threads, precision=options.precision, narrow=options.narrow, merged=options.merged
+    )
 
 
 def _open_torch(folder: Path, options: EngineOptions) -> PetsEngine:
@@ -113,7 +121,7 @@ def _open_tensorrt(folder: Path, options: EngineOptions) -> PetsEngine:
 
 #: Every engine by its name in specs and manifests.
 PETS_ENGINES: Mapping[PetsEngineKind, PetsEngineEntry] = {
-    "openvino": PetsEngineEntry(_open_openvino, precisions=("fp32", "bf16")),
+    "openvino": PetsEngineEntry(_open_openvino, precisions=("fp32", "bf16"), narrow=True),
     "torch": PetsEngineEntry(_open_torch),
     "tensorrt": PetsEngineEntry(_open_tensorrt, merges=False, sparse=False),
 }

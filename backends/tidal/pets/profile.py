@@ -198,6 +198,10 @@ class Tables:
             terms[self.kind(name)] = self.terms[self.kind(name)]
         return Tables(self.kinds, self.shared, terms)
 
+    def scaled(self, factor: float) -> Tables:
+        """The same tables with all costs multiplied, for which every batching function makes the same plans."""
+        return self if factor == 1 else Tables(self.kinds, self.shared * factor, self.terms * factor)
+
     def alone_s(self, kind: int, length: int) -> float:
         """Seconds of one query in a batch of its own.
 

@@ -13,7 +13,7 @@ from tidal.arlo.model import TokenRow
 from tidal.encoder_tasks.metrics import AnswerMetrics
 from tidal.errors import TidalError
 from tidal.pets.copies import MergedCopies, MergingOptions
-from tidal.pets.engine.contract import PetsEngine
+from tidal.pets.engine.contract import PetsEngine, lanes_of
 from tidal.pets.engine.description import ATTENTION_RECEIVED
 from tidal.pets.heads import head_reads, shared_outputs
 from tidal.pets.inputs import read_token_rows
@@ -29,21 +29,20 @@ from tidal.tasks.intake import Intake, Named
 from tidal.tasks.lease import Lease
 from tidal.text import TextTokenizer
 
-# Planning begins this long before the engine is expected to be free, plus twice the last planning time.
+# Planning begins this long before a lane is expected to be free, plus twice the last planning time.
 _PLANNING_MARGIN_S = 0.0005
 
 
 class PetsService:
-    """An intake, two threads that run batches alternately, and one that answers.
+    """An intake, one thread per concurrent batch and one more that run batches alternately, and one that answers.
 
-    Requests are read in the thread that submits them, and tasks are loaded, while a batch runs. One runner uses the
-    engine; the other plans the next batch shortly before the engine is expected to be free, and runs it while the first
-    one answers.
+    Requests are read in the thread that submits them, and tasks are loaded, while a batch runs. The runner that uses no
+    lane plans the next batch shortly before a lane is expected to be free, and runs it while another one answers.
 
     Args:
         context: Context that the service is started with.
         tokenizer: Tokenizer of the model, limited to the longest query that may run.
-        engine: Engine of the base.
+        engine: Engine of the base, with the lanes that the scheduler uses.
         library: Tasks of the model; owned by the service.
         scheduler: Decides what runs next; owned by the service.
         merging: When and how hot tasks get merged copies.
@@ -74,7 +73,7 @@ class PetsService:
         self._tokenizer = tokenizer
         self._with_offsets = tokenizer.with_offsets()
         self._type_ids = type_ids
-        self._engine = engine
+        self._lanes = lanes_of(engine)
         self._scheduler = scheduler
         self._metrics = PetsMetrics(context.metrics, lengths)
         self._answer_metrics = AnswerMetrics(context.metrics)
@@ -82,9 +81,9 @@ class PetsService:
         self._draining = False  # no more requests are admitted
         self._ended = False  # no more batches run
         self._planning_s = 0.0
-        self._plan_at: float | None = None  # when to plan while the engine runs; None: already planned, or idle
+        self._plan_at: dict[int, float] = {}  # when to plan for a busy lane; missing: planned already
         self._copies = MergedCopies(context, library, merging, self._have_copies)
-        self._runners = [context.start_thread("runner", self._work) for _ in range(2)]
+        self._runners = [context.start_thread("runner", self._work) for _ in range(scheduler.max_concurrency + 1)]
         self._answers = AnswerThread(context, self._answer)
         self._intake = Intake(context, library, self._metrics, list, self._admit, self._last_admitted)
 
@@ -125,7 +124,7 @@ class PetsService:
                 else:
                     errors.append(tokens if isinstance(tokens, TidalError) else self._queue(request.rows(tokens)))
             self._metrics.waiting.set(len(self._scheduler))
-            if self._scheduler.can_start or (self._plan_at is not None and time.monotonic() >= self._plan_at):
+            if self._scheduler.can_start or (self._plan_at and time.monotonic() >= min(self._plan_at.values())):
                 self._changed.notify()
         return errors
 
@@ -166,7 +165,7 @@ class PetsService:
         try:
             self._serve()
         except BaseException:
-            # The boundary answers outstanding requests and starts a new service: leave the other runner nothing to run.
+            # The boundary answers outstanding requests and starts a new service: leave other runners nothing to run.
             with self._changed:
                 self._ended = True
                 self._scheduler.clear()
@@ -174,14 +173,15 @@ class PetsService:
             raise
 
     def _serve(self) -> None:
-        ran = False
+        ran: PetsBatch | None = None
+        took: float | None = None
         finished: list[PetsRequest] = []
         while True:
             with self._changed:
-                if ran:
-                    ran = False
-                    self._scheduler.finished()
-                    self._plan_at = None
+                if ran is not None:
+                    self._scheduler.finished(ran, took)
+                    self._plan_at.pop(ran.lane, None)
+                    ran = None
                 late, batch, now = self._next()
                 if self._scheduler.can_start:
                     self._changed.notify()
@@ -198,8 +198,8 @@ class PetsService:
             finished = []
             self._refuse(late, now)
             if batch is not None:
-                finished = self._run(batch, now)
-                ran = True
+                finished, took = self._run(batch, now)
+                ran = batch
 
     def _next(self) -> tuple[list[PetsRow], PetsBatch | None, float]:
         """Expired queries, the batch to start, and the time of that decision."""
@@ -207,10 +207,11 @@ class PetsService:
         batch = self._scheduler.next_batch(now)
         late = cast(list[PetsRow], self._scheduler.expired(now))
         if batch is not None:
-            self._plan_at = now + max(0.0, batch.seconds - 2 * self._planning_s - _PLANNING_MARGIN_S)
-            # The other runner waits until planning is due.
+            self._plan_at[batch.lane] = now + max(0.0, batch.seconds - 2 * self._planning_s - _PLANNING_MARGIN_S)
+            # Another runner waits until planning is due.
             self._changed.notify()
         self._metrics.waiting.set(len(self._scheduler))
+        self._metrics.busy_lanes.set(self._scheduler.lanes.busy)
         return late, batch, now
 
     def _prepare(self, now: float) -> float | None:
@@ -222,12 +223,13 @@ class PetsService:
         Returns:
             Seconds until planning is due; None: nothing is due before something changes.
         """
-        if self._plan_at is None:
+        if not self._plan_at:
             return None
-        if now < self._plan_at:
-            return self._plan_at - now
+        lane, due = min(self._plan_at.items(), key=lambda each: each[1])
+        if now < due:
+            return due - now
         if len(self._scheduler):
-            self._plan_at = None
+            del self._plan_at[lane]
             self._scheduler.prepare()
             self._planning_s = time.monotonic() - now
         return None
@@ -238,19 +240,21 @@ class PetsService:
             row.parent.fail(missed_in_queue(row.parent.request, now))
             row.lease.release()
 
-    def _run(self, batch: PetsBatch, now: float) -> list[PetsRequest]:
-        """Run a batch, and return the requests that it completed."""
+    def _run(self, batch: PetsBatch, now: float) -> tuple[list[PetsRequest], float | None]:
+        """Run a batch, and return the requests that it completed, and its duration unless a query did not run."""
         taken = cast(Sequence[PetsRow], batch.queries)
         finished: list[PetsRequest] = []
+        took: float | None = None
         try:
             rows = [row for row in taken if row.parent.wanted(now)]
             if rows:
-                results = self._results(rows, batch.copy)
+                results = self._results(rows, batch.copy, batch.lane)
                 ended = time.monotonic()
-                self._metrics.ran(rows, now, ended - now)
+                took = ended - now if len(rows) == len(taken) else None
+                self._metrics.ran(rows, now, ended - now, narrow=batch.lane > 0)
                 for row, result in zip(rows, results, strict=True):
                     if row.parent.request.record is not None:
-                        row.parent.request.record.ran(now, ended)
+                        row.parent.request.record.ran(now, ended, len(rows))
                     if row.parent.finish(row.index, result):
                         finished.append(row.parent)
         except Exception as error:
@@ -260,10 +264,10 @@ class PetsService:
         finally:
             for row in taken:
                 row.lease.release()
-        return finished
+        return finished, took
 
-    def _results(self, rows: Sequence[PetsRow], merged: str | None) -> list[PetsResult]:
-        """Run rows on the merged copy for the task `merged`, or on the shared base."""
+    def _results(self, rows: Sequence[PetsRow], merged: str | None, number: int) -> list[PetsResult]:
+        """Run rows on a lane of the merged copy for the task `merged`, or of the shared base."""
         lengths = np.array([row.length for row in rows], np.int32)
         inside = np.arange(lengths.max()) < lengths[:, None]
         ids = np.zeros(inside.shape, np.int32)
@@ -273,11 +277,11 @@ class PetsService:
             types[inside] = np.concatenate([row.tokens.type_ids for row in rows])
         tasks = [row.loaded for row in rows]
         copy = None if merged is None else self._copies.find(merged, tasks)
-        engine = self._engine
+        lane = self._lanes[number]
         if copy is not None:
             self._metrics.merged.inc(len(rows))
-            engine, tasks = copy.engine, [copy.task] * len(rows)
-        outputs = engine.run(
+            lane, tasks = lanes_of(copy.engine)[number], [copy.task] * len(rows)
+        outputs = lane.run(
             tasks,
             ids,
             lengths,

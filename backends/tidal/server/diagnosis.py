@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from tidal.answers import library as core
-from tidal.batcher.library import BUILD_COMMAND, is_current, library_path
+from tidal.batcher.library import BUILD_COMMAND, LIBRARY
 from tidal.device import library_version
 from tidal.engines.entries import ENGINES
 from tidal.engines.registry import available_kinds, engine_version
@@ -187,7 +187,7 @@ def _kernel_choice() -> str:
 def batcher_check() -> DoctorCheck:
     """Check whether models can use the custom batcher by TRITON_BATCH_STRATEGY_PATH, and its path."""
     try:
-        path, current = library_path(), is_current()
+        path, current = LIBRARY.file, LIBRARY.is_current()
     except TidalError as error:
         return DoctorCheck("batcher", "note", str(error))
     if current:

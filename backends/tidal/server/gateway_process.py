@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ class GatewayLaunch:
         server: Server as `tidal gateway --server` accepts it.
         log: File for its log; None for stderr.
         exit_timeout_s: Time in seconds for requests in flight at shutdown, after the drain time of its settings.
+        environment: Further settings, as environment variables.
     """
 
     port: int
@@ -42,6 +43,7 @@ class GatewayLaunch:
     server: str
     log: Path | None
     exit_timeout_s: int
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def command(self, port: int) -> list[str]:
         """Words of the command.
@@ -105,6 +107,7 @@ class GatewayProcess:
 
     def _start(self, port: int) -> subprocess.Popen[str]:
         environment = {name: value for name, value in os.environ.items() if name != "TIDAL_ADMIN_KEY"}
+        environment |= self._launch.environment
         log = None if self._launch.log is None else self._launch.log.open("ab")
         try:
             return subprocess.Popen(

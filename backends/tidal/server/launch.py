@@ -18,6 +18,7 @@ from tidal.server.endpoints import Endpoints
 from tidal.server.extra_options import grpc_tls
 from tidal.server.installation import TritonInstallation
 from tidal.server.protection import Protection
+from tidal.server.traces import Traces
 
 # Threads on which calls of a Python model to other models wait and its responses are sent: with the default of 32, a
 # model with as many calls in flight cannot respond. A cascade has up to 24, and crashed processes may occupy 32 more.
@@ -58,6 +59,7 @@ class Launch:
         extra: Further command-line words for tritonserver.
         access_log: Target of the request log, as `tidal.access_log.target.Target` accepts it; None for no log.
         protection: Options and environment that protect it from requests.
+        traces: Traces of its requests; None if they are not traced.
     """
 
     installation: TritonInstallation
@@ -71,10 +73,12 @@ class Launch:
     extra: tuple[str, ...] = ()
     access_log: str | None = None
     protection: Protection = field(default_factory=Protection)
+    traces: Traces | None = None
 
     def environment(self) -> dict[str, str]:
         """Environment of the process."""
-        return {**self.installation.environment(), **self.protection.environment}
+        traced = {} if self.traces is None else self.traces.environment
+        return {**self.installation.environment(), **self.protection.environment, **traced}
 
     def control(self) -> ServerControl:
         """Admin API of the server, once it runs.
@@ -110,6 +114,7 @@ class Launch:
             rule = f"{','.join(ADMIN_APIS)}:{ADMIN_HEADER}={self.key}"
             options += [f"--http-restricted-api={rule}", f"--grpc-restricted-protocol={rule}"]
         options += self.protection.options
+        options += [] if self.traces is None else self.traces.options(self.extra)
         return [str(self.installation.binary), *options, *self.extra]
 
 

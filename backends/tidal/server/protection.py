@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidal.errors import TidalError
-from tidal.http_guard.library import BUILD_COMMAND, is_current, library_path
+from tidal.http_guard.library import BUILD_COMMAND, LIBRARY
 from tidal.server.installation import TritonInstallation
 from tidal.server.releases import SECURE_SINCE, has_option, installed_version, release_name
 
@@ -100,15 +100,15 @@ def with_guard_in(folder: Path, found: Protection, limits: RequestLimits) -> Pro
     """The same protection with a copy of the guard in a folder, which then is self-contained."""
     if not found.guarded:
         return found
-    copy = folder.resolve() / library_path().name
-    shutil.copy2(library_path(), copy)
+    copy = folder.resolve() / LIBRARY.file.name
+    shutil.copy2(LIBRARY.file, copy)
     return replace(found, environment=guard_environment(copy, limits))
 
 
 def guard() -> Path | None:
     """Path of the HTTP guard; None where it is not built from the present sources."""
     try:
-        return library_path() if is_current() else None
+        return LIBRARY.file if LIBRARY.is_current() else None
     except TidalError:
         return None
 

@@ -32,6 +32,7 @@ from tidal.server.starting import clear_unfinished_changes, plan_start
 from tidal.server.state import remove_state, running_servers, state_folder
 from tidal.server.status import ServeStatus
 from tidal.server.status_endpoint import status_endpoint
+from tidal.server.traces import Traces, choose_traces
 
 _log = logging.getLogger("tidal.serve")
 
@@ -62,6 +63,8 @@ class ServeOptions:
         limits: Largest sizes of requests.
         gateway_port: Port of a gateway, 0 for a free one; None for no gateway.
         gateway_config: YAML file with the gateway's settings; None for none.
+        otlp_endpoint: URL of the receiver of spans; None for that of the environment.
+        trace_ratio: Share of the requests without a trace context that are traced; None for that of the environment.
     """
 
     repository: Path
@@ -82,6 +85,8 @@ class ServeOptions:
     limits: RequestLimits
     gateway_port: int | None = None
     gateway_config: Path | None = None
+    otlp_endpoint: str | None = None
+    trace_ratio: float | None = None
 
 
 def serve_until_ended(options: ServeOptions, ready: Callable[[ReadyReport], None]) -> ServeOutcome:
@@ -104,6 +109,7 @@ def serve_until_ended(options: ServeOptions, ready: Callable[[ReadyReport], None
     graph = ModelGraph.read(options.repository)
     selection = select_models(graph, options.models)
     plan = plan_start(graph, names_of(selection), strict=options.strict)
+    traces = choose_traces(options.otlp_endpoint, options.trace_ratio)
     access_log = None if options.access_log is None else _access_log(options.access_log)
     key = None if options.open_admin else check_key(os.environ.get("TIDAL_ADMIN_KEY"))
     endpoints = choose_endpoints(options.host, options.http_port, options.grpc_port, options.metrics_port)
@@ -128,6 +134,7 @@ def serve_until_ended(options: ServeOptions, ready: Callable[[ReadyReport], None
             extra=options.extra,
             access_log=access_log,
             protection=protection(installation, options.limits),
+            traces=traces,
         )
         log = None if options.verbose else _log_file(endpoints.http)
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -136,7 +143,7 @@ def serve_until_ended(options: ServeOptions, ready: Callable[[ReadyReport], None
         with (
             handled_signals() as signals,
             status_endpoint(endpoints.status_host, endpoints.status, status, models),
-            gateway_process(_gateway(options, endpoints), signals.at_once) as gateway,
+            gateway_process(_gateway(options, endpoints, traces), signals.at_once) as gateway,
         ):
             lifecycle = ServerLifecycle(launch, options.models, log, signals, status, options.strict, gateway)
             ended = lifecycle.first(plan, selection, ready)
@@ -147,7 +154,7 @@ def serve_until_ended(options: ServeOptions, ready: Callable[[ReadyReport], None
         guardian.dismiss()
 
 
-def _gateway(options: ServeOptions, endpoints: Endpoints) -> GatewayLaunch | None:
+def _gateway(options: ServeOptions, endpoints: Endpoints, traces: Traces | None) -> GatewayLaunch | None:
     if options.gateway_port is None:
         if options.gateway_config is not None:
             raise InvalidArgument("--gateway-config requires --gateway-port")
@@ -156,7 +163,8 @@ def _gateway(options: ServeOptions, endpoints: Endpoints) -> GatewayLaunch | Non
         raise InvalidArgument("--gateway-port: the gateway does not connect to gRPC with TLS; leave --grpc-use-ssl out")
     server = f"{_local(endpoints.address(endpoints.grpc))},status={_local(endpoints.status_address)}"
     log = None if options.verbose else _log_file(endpoints.http, "-gateway")
-    return GatewayLaunch(options.gateway_port, options.gateway_config, server, log, options.exit_timeout_s)
+    traced = {} if traces is None else traces.gateway
+    return GatewayLaunch(options.gateway_port, options.gateway_config, server, log, options.exit_timeout_s, traced)
 
 
 def _local(address: str) -> str:

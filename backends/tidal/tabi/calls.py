@@ -47,11 +47,19 @@ class LevelAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """A level's answer, with the start and the end of the call that gave it, `time.monotonic()` seconds."""
+    """A level's answer and the call that gave it.
+
+    Attributes:
+        answer: The answer.
+        started: Start of the call, `time.monotonic()` seconds.
+        ended: End of the call, likewise.
+        rows: Number of queries of its batch, those of other requests included where the level runs in this process.
+    """
 
     answer: LevelAnswer
     started: float
     ended: float
+    rows: int
 
 
 class LevelModels:
@@ -145,7 +153,7 @@ class RetryingLevels:
                 retries += 1
             else:
                 self._unavailable_since.pop(call.level, None)
-                return TimedAnswer(answer, started, time.monotonic())
+                return TimedAnswer(answer, started, time.monotonic(), len(queries))
 
 
 def class_orders(manifest: TabiManifest) -> list[npt.NDArray[np.int64] | None]:

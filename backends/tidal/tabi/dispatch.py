@@ -20,6 +20,7 @@ from tidal.tabi.local import LocalCall, LocalLevels
 from tidal.tabi.manifest import TabiManifest
 from tidal.tabi.queues import CallTimer, LevelQueue
 from tidal.tabi.routing import Router
+from tidal.tracing.current import spans_within
 
 # Lost workers, over all levels, that are replaced: their calls never end.
 _SPARE_THREADS = 32
@@ -177,7 +178,8 @@ class LevelCalls:
             return refused[0]
         attention, has_answer = self._router.wants_attention(call), self._router.may_stop(call.job)
         try:
-            return EndedCall(call, self._models.call(call, attention=attention, has_answer=has_answer))
+            with spans_within(call.job.request.record):
+                return EndedCall(call, self._models.call(call, attention=attention, has_answer=has_answer))
         except TidalError as error:
             return EndedCall(call, error)
         except Exception as error:

@@ -87,7 +87,9 @@ class LocalLevels:
         answer = level_answer(call.outputs, _queries(call.owner), self._orders[level], attention=attention)
         began, ended = call.record.began, call.record.ended
         now = time.monotonic()
-        return TimedAnswer(answer, now if began is None else began, now if ended is None else ended)
+        return TimedAnswer(
+            answer, now if began is None else began, now if ended is None else ended, call.record.batch_rows
+        )
 
     def abandon(self, call: LocalCall) -> bool:
         """End a call that takes too long; return False if it has ended. On True the caller continues its job."""

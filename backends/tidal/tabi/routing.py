@@ -187,7 +187,8 @@ class Router:
             query.answered = query.encoded
         waited_s, took_s = timed.started - call.ready, timed.ended - timed.started
         if job.request.record is not None:
-            job.request.record.ran(timed.started, timed.ended)
+            model = self._manifest.levels[call.level].model
+            job.request.record.ran(timed.started, timed.ended, timed.rows, level=call.number, model=model)
         self._metrics.level_answered(call.number, waited_s, took_s, [query.route.confidence for query in fed])
         job.active = [query for query, _ in rerouted]
         if not rerouted:

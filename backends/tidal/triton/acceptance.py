@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 
 from tidal.access_log.record import RequestRecord
 from tidal.errors import InvalidArgument, TidalError, Unavailable
-from tidal.options import CODED_ERRORS, FROM_MODEL, RequestOptions, parse_options
+from tidal.options import CODED_ERRORS, FROM_MODEL, RequestOptions, parse_options, split_traceparent
 from tidal.requests import Array
 from tidal.serving.endings import failure
 from tidal.triton.answer_list import AnswerList, AnswerSlot
@@ -20,6 +20,7 @@ from tidal.triton.errors import error_response
 from tidal.triton.outstanding import Outstanding
 from tidal.triton.raw_parameters import read_parameters, wants_coded_errors
 from tidal.triton.request import RequestHooks, TritonRequest
+from tidal.triton.trace_context import caller, parameter_traceparent
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 # Numbers of combinations that are cached, and the longest text of parameters among them.
@@ -92,7 +93,7 @@ class Acceptance:
         return accepted
 
     def _accept(self, raw: Any, slot: AnswerSlot, arrival: float, waiting: int) -> TritonRequest:
-        text = raw.parameters() or "{}"
+        text, traceparent = split_traceparent(raw.parameters() or "{}")
         known = self._options.get(text) or self._parse(raw, text)
         inputs: dict[str, Array] = {tensor.name(): tensor.as_numpy() for tensor in raw.inputs()}
         rows = self._rows(inputs)
@@ -108,9 +109,11 @@ class Acceptance:
             )
         request_id = raw.request_id()
         record: RequestRecord | None = None
-        if self._outstanding.access_log is not None:
+        if self._outstanding.recorded:
             task = known.options.task
             record = RequestRecord(request_id, arrival, rows=queries, task=task, from_model=known.from_model)
+            if self._outstanding.tracing is not None:
+                self._outstanding.tracing.begin(record, caller(raw, traceparent))
         return TritonRequest(
             next(self._keys),
             slot,
@@ -128,6 +131,10 @@ class Acceptance:
     def _parse(self, raw: Any, text: str) -> _Options:
         """Check a request's parameters; cached by their text, since clients send few combinations.
 
+        Args:
+            raw: Triton's request.
+            text: Its parameters without the trace context, which differs between requests.
+
         Raises:
             InvalidArgument: An option is not accepted.
         """
@@ -142,7 +149,7 @@ class Acceptance:
         with contextlib.suppress(Exception):
             slot.answer(error_response(error, coded=wants_coded_errors(raw)), _FINAL)
         record: RequestRecord | None = None
-        if self._outstanding.access_log is not None:
+        if self._outstanding.recorded:
             parameters: dict[str, Any] = {}
             with contextlib.suppress(Exception):
                 parameters = read_parameters(raw)
@@ -153,6 +160,8 @@ class Acceptance:
                 task=task if isinstance(task, str) else None,
                 from_model=FROM_MODEL in parameters,
             )
+            if self._outstanding.tracing is not None:
+                self._outstanding.tracing.begin(record, caller(raw, parameter_traceparent(parameters)))
         self._outstanding.refused(error.code, record)
 
     def _rows(self, inputs: dict[str, Array]) -> int | None:

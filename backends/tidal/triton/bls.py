@@ -10,6 +10,7 @@ import triton_python_backend_utils as pb_utils
 from tidal.errors import Internal
 from tidal.options import CODED_ERRORS, FROM_MODEL
 from tidal.requests import Array
+from tidal.tracing.current import current_span
 from tidal.triton.coded_errors import parse_error
 
 
@@ -28,6 +29,8 @@ def call_model(
         parameters["latency_ms"] = f"{latency_ms:.3f}"  # as text: such requests cannot carry floats
     if task is not None:
         parameters["task"] = task
+    if (span := current_span()) is not None:
+        parameters["traceparent"] = span.header()
     try:
         request = pb_utils.InferenceRequest(
             model_name=model,

@@ -27,10 +27,12 @@ from tidal.gpus import visible_gpus
 from tidal.metrics import Counter
 from tidal.options import FROM_MODEL, parse_options
 from tidal.serving.endings import deadline_passed, failure
+from tidal.tracing.tracing import open_tracing
 from tidal.triton.errors import error_response
 from tidal.triton.logs import model_logger
 from tidal.triton.parameters import parse_own_parameters
 from tidal.triton.raw_parameters import has_parameter, read_parameters, wants_coded_errors
+from tidal.triton.trace_context import caller, parameter_traceparent
 
 # Least time between two attempts of an instance to claim a core.
 _CLAIM_EVERY_S = 1.0
@@ -43,10 +45,12 @@ class _Request:
     Attributes:
         inputs: Arrays by input name.
         latency_ms: Deadline in milliseconds after arrival; None for none.
+        traceparent: Trace context of the caller; empty for none.
     """
 
     inputs: dict[str, Array]
     latency_ms: float | None
+    traceparent: str
 
 
 class EngineHost:
@@ -66,6 +70,7 @@ class EngineHost:
         name, version = args["model_name"], int(args["model_version"])
         self._log = model_logger(name, version)
         self._access_log = open_access_log(name, version, self._log, Counter())
+        self._tracing = open_tracing("engine", name, version, self._log)
         self._outputs = tuple(each["name"] for each in config["output"])
         version_dir = Path(args["model_repository"]) / args["model_version"]
         manifest = load_engine_manifest(version_dir)
@@ -91,7 +96,7 @@ class EngineHost:
 
         ran = iter(self._model.run([each.inputs for each in accepted], overdue))
         answers = [each if isinstance(each, TidalError) else next(ran) for each in read]
-        if self._access_log is not None:
+        if self._access_log is not None or self._tracing is not None:
             self._record(requests, read, answers, arrival)
         return [self._response(raw, answer) for raw, answer in zip(requests, answers, strict=True)]
 
@@ -99,14 +104,18 @@ class EngineHost:
         """Release the core or GPU now, rather than at the end of the process."""
         if self._access_log is not None:
             self._access_log.close()
+        if self._tracing is not None:
+            self._tracing.close()
         for claim in (self._core, self._gpu):
             if claim is not None:
                 claim.release()
 
     def _read(self, raw: Any) -> _Request | TidalError:
         try:
-            options = parse_options(read_parameters(raw))
-            return _Request({tensor.name(): tensor.as_numpy() for tensor in raw.inputs()}, options.latency_ms)
+            parameters = read_parameters(raw)
+            options = parse_options(parameters)
+            inputs = {tensor.name(): tensor.as_numpy() for tensor in raw.inputs()}
+            return _Request(inputs, options.latency_ms, parameter_traceparent(parameters))
         except Exception as error:
             return failure(error, "the request could not be read")
 
@@ -130,18 +139,22 @@ class EngineHost:
         answers: Sequence[dict[str, Array] | TidalError],
         arrival: float,
     ) -> None:
-        """Write the request log's lines of requests that ran from `arrival` until now."""
-        assert self._access_log is not None
+        """Write the request log's lines and the spans of requests that ran from `arrival` until now."""
         now = time.monotonic()
-        for raw, request, answer in zip(requests, read, answers, strict=True):
-            record = RequestRecord(raw.request_id(), arrival, from_model=has_parameter(raw, FROM_MODEL))
-            if isinstance(request, _Request):
-                record.rows = len(next(iter(request.inputs.values()), ()))
-            if isinstance(answer, TidalError):
-                self._access_log.write(record, answer.code, now)
-            else:
-                record.ran(arrival, now)
-                self._access_log.write(record, "OK", now)
+        rows = [len(next(iter(each.inputs.values()), ())) if isinstance(each, _Request) else None for each in read]
+        ran = sum(count or 0 for count, each in zip(rows, answers, strict=True) if not isinstance(each, TidalError))
+        for raw, request, count, answer in zip(requests, read, rows, answers, strict=True):
+            record = RequestRecord(raw.request_id(), arrival, rows=count, from_model=has_parameter(raw, FROM_MODEL))
+            if self._tracing is not None:
+                sent = request.traceparent if isinstance(request, _Request) else ""
+                self._tracing.begin(record, caller(raw, sent))
+            code = answer.code if isinstance(answer, TidalError) else "OK"
+            if code == "OK":
+                record.ran(arrival, now, ran)
+            if self._access_log is not None:
+                self._access_log.write(record, code, now)
+            if self._tracing is not None:
+                self._tracing.end(record, code, now)
 
     def _claim_device(self, manifest: EngineManifest) -> None:
         """Claim a core or a GPU before the engine is opened, because its threads and CUDA inherit the setting."""

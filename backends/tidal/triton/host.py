@@ -30,6 +30,7 @@ from tidal.access_log.writer import open_access_log
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.metrics import Metrics
 from tidal.service import Service, ServiceContext
+from tidal.tracing.tracing import open_tracing
 from tidal.triton.acceptance import Acceptance
 from tidal.triton.answer_list import AnswerList, ReturnWindow
 from tidal.triton.bls import call_model
@@ -86,7 +87,8 @@ class BackendHost:
         start = load(context, own)
         dropped = self._metrics.counter("access_log_dropped_lines_total", "Lines of the request log not written")
         self._access_log = open_access_log(name, version, self._log, dropped)
-        self._outstanding = Outstanding(self._metrics, self._access_log)
+        self._tracing = open_tracing(system, name, version, self._log)
+        self._outstanding = Outstanding(self._metrics, self._access_log, self._tracing)
         self._housekeeping = Housekeeping(
             MetricsPublisher(self._metrics, {"model": name, "version": str(version)}),
             self._outstanding,
@@ -152,6 +154,8 @@ class BackendHost:
         self._tensors.clear()
         if self._access_log is not None:
             self._access_log.close()
+        if self._tracing is not None:
+            self._tracing.close()
 
 
 def _check_one_instance(config: dict[str, Any]) -> None:

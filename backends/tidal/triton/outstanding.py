@@ -13,6 +13,7 @@ from tidal.access_log.record import RequestRecord
 from tidal.access_log.writer import AccessLog
 from tidal.errors import TidalError
 from tidal.metrics import Counter, Deferred, Metrics
+from tidal.tracing.tracing import Tracing
 from tidal.triton.request import TritonRequest
 
 
@@ -24,11 +25,18 @@ class Outstanding:
     Args:
         metrics: Metrics of the model.
         access_log: Request log, which gets one line per answer; None if there is none.
+        tracing: Traces of requests; None if they are not traced.
+
+    Attributes:
+        tracing: Traces of requests; None if they are not traced.
+        recorded: Whether requests have records, for the log or for their spans.
     """
 
-    def __init__(self, metrics: Metrics, access_log: AccessLog | None = None) -> None:
+    def __init__(self, metrics: Metrics, access_log: AccessLog | None = None, tracing: Tracing | None = None) -> None:
         self._metrics = metrics
-        self.access_log = access_log
+        self._access_log = access_log
+        self.tracing = tracing
+        self.recorded = access_log is not None or tracing is not None
         self._lock = threading.Lock()
         self._open: dict[int, weakref.ref[TritonRequest]] = {}
         self._queries = 0
@@ -72,8 +80,8 @@ class Outstanding:
         for request, code in endings:
             if request.missed(code, now):
                 self._missed.inc()
-            if request.record is not None and self.access_log is not None:
-                self.access_log.write(request.record, code, now)
+            if request.record is not None:
+                self._ended(request.record, code, now)
 
     def answering(self, rows: int) -> None:
         """Free the capacity of an open request that is about to be answered.
@@ -96,7 +104,7 @@ class Outstanding:
             code: `OK` or the code of the error.
             latency_s: Seconds from acceptance to answer.
             missed: Whether the request had a deadline and was not answered by then.
-            record: Record of the request for the request log; None if there is no log.
+            record: Record of the request; None if there is neither a log nor tracing.
         """
         with self._lock:
             self._open.pop(key, None)
@@ -104,14 +112,20 @@ class Outstanding:
             self._missed.inc()
         self._latency.observe(latency_s)
         self._count(code)
-        if record is not None and self.access_log is not None:
-            self.access_log.write(record, code, record.arrival + latency_s)
+        if record is not None:
+            self._ended(record, code, record.arrival + latency_s)
 
     def refused(self, code: str, record: RequestRecord | None) -> None:
         """Record an error answer to a request that was not accepted."""
         self._count(code)
-        if record is not None and self.access_log is not None:
-            self.access_log.write(record, code, time.monotonic())
+        if record is not None:
+            self._ended(record, code, time.monotonic())
+
+    def _ended(self, record: RequestRecord, code: str, answered: float) -> None:
+        if self._access_log is not None:
+            self._access_log.write(record, code, answered)
+        if self.tracing is not None:
+            self.tracing.end(record, code, answered)
 
     def _record(self, returned: tuple[list[float], list[str]]) -> None:
         latencies_s, codes = returned

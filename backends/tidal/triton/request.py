@@ -62,7 +62,7 @@ class TritonRequest:
         arrival: Time of acceptance, by `time.monotonic()`, in seconds.
         wanted: Names of the requested outputs.
         hooks: Callbacks and output types of the model.
-        record: Record of the request for the request log; None if there is no log.
+        record: Record of the request; None if there is neither a request log nor tracing.
     """
 
     __slots__ = (

@@ -150,40 +150,31 @@ def _first_word(logits: Array) -> Array:
     return np.asarray(logits.reshape(MAX_MASKS, -1)[:1])
 
 
-LABELS = Measure(
+_LOGITS = partial(
+    Measure,
     error_name="largest logit error",
     error=largest_difference,
     tolerance=DEFAULT_TOLERANCE,
+    least=LEAST_AGREEMENT,
+)
+LABELS = _LOGITS(
     agreement_name="argmax",
     agreement=same_labels,
-    least=LEAST_AGREEMENT,
     miss="{:.1%} of the samples keep their label; at least {:.0%} must",
 )
-INDEPENDENT_LABELS = Measure(
-    error_name="largest logit error",
-    error=largest_difference,
-    tolerance=DEFAULT_TOLERANCE,
+INDEPENDENT_LABELS = _LOGITS(
     agreement_name="decisions",
     agreement=same_decisions,
-    least=LEAST_AGREEMENT,
     miss="{:.1%} of the labels keep their side of a probability of 0.5; at least {:.0%} must",
 )
-ANSWERS = Measure(
-    error_name="largest logit error",
-    error=largest_difference,
-    tolerance=DEFAULT_TOLERANCE,
+ANSWERS = _LOGITS(
     agreement_name="spans",
     agreement=same_spans,
-    least=LEAST_AGREEMENT,
     miss="{:.1%} of the most likely spans stay the same; at least {:.0%} must",
 )
-MASKED_WORDS = Measure(
-    error_name="largest logit error",
-    error=largest_difference,
-    tolerance=DEFAULT_TOLERANCE,
+MASKED_WORDS = _LOGITS(
     agreement_name="masked_words",
     agreement=same_words,
-    least=LEAST_AGREEMENT,
     miss="{:.1%} of the masked words keep their most likely token; at least {:.0%} must",
 )
 # Ranks of scores: rerankers are used for their order.

@@ -48,7 +48,7 @@ from tidal_builders.flover.report import FloverReport, report_of
 from tidal_builders.flover.source import load_decoder
 from tidal_builders.flover.spec import DEFAULT_TOLERANCE, LONGEST_DEFAULT, FloverSpec
 from tidal_builders.flover.verify import misses, read_references, verify, write_references
-from tidal_builders.publishing import VersionFields, publish_version, write_config_once
+from tidal_builders.publishing import VersionFields, current_report, publish_version
 from tidal_builders.runner import BuildOptions, BuildRun, Recipe, run_build
 from tidal_builders.samples import sample_texts
 from tidal_builders.source_tokenizer import write_tokenizer
@@ -79,9 +79,7 @@ def build_flover(spec: FloverSpec, repository: Path, **options: Unpack[BuildOpti
 
 
 def _current(spec: FloverSpec, plan: FloverPlan) -> FloverReport:
-    assert plan.published is not None
-    write_config_once(plan.entry, partial(flover_config_pbtxt, spec))
-    return report_of(plan.published, plan.version)
+    return current_report(plan, lambda _: flover_config_pbtxt(spec), report_of)
 
 
 def _build(run: BuildRun[FloverSpec, FloverPlan]) -> FloverReport:

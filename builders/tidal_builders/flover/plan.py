@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.engines import choose_device
@@ -14,24 +13,13 @@ from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import code_hash, source_folder
 from tidal_builders.flover.spec import FloverSpec
 from tidal_builders.foreign.recognise import DECODERS, require
-from tidal_builders.planning import BuildPlan, compare, ingredients, text_file, text_ingredient
+from tidal_builders.planning import TextModelPlan, compare, ingredients, text_file, text_ingredient
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "safetensors")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FloverPlan(BuildPlan[FloverManifest]):
-    """What the build of a decoder would publish; see `BuildPlan`.
-
-    Attributes:
-        source: Folder of the source model.
-        samples: File of the spec's own prompts, if it names one.
-        threads: CPU threads of the decoder.
-    """
-
-    source: Path
-    samples: Path | None
-    threads: int
+# What the build of a decoder would publish.
+FloverPlan = TextModelPlan[FloverManifest]
 
 
 def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:

@@ -27,7 +27,7 @@ from tidal_builders.otas.timm_export import REFERENCE_FILE
 from tidal_builders.otas.transformer import TransformerModel, load_transformer
 from tidal_builders.otas.verify import Verified, verify
 from tidal_builders.otas.vit import Vit, read_vit
-from tidal_builders.publishing import VersionFields, publish_version, write_config_once
+from tidal_builders.publishing import VersionFields, current_report, publish_version
 from tidal_builders.runner import BuildOptions, BuildRun, Recipe, run_build
 
 # Share of the profiling time that the comparison of engine forms may use.
@@ -53,9 +53,7 @@ def build_otas(spec: OtasSpec, repository: Path, **options: Unpack[BuildOptions]
 
 
 def _current(spec: OtasSpec, plan: OtasPlan) -> OtasReport:
-    assert plan.published is not None
-    write_config_once(plan.entry, partial(otas_config_pbtxt, spec, plan.published.image))
-    return report_of(plan.published, plan.version)
+    return current_report(plan, lambda manifest: otas_config_pbtxt(spec, manifest.image), report_of)
 
 
 def _build(run: BuildRun[OtasSpec, OtasPlan]) -> OtasReport:

@@ -29,7 +29,7 @@ from tidal_builders.pets.source import BaseSource, load_base
 from tidal_builders.pets.spec import PetsPlanOptions, PetsSpec
 from tidal_builders.pets.typical import served_kinds
 from tidal_builders.pets.verify import PetsVerification, verify
-from tidal_builders.publishing import VersionFields, publish_version, write_config_once
+from tidal_builders.publishing import VersionFields, current_report, publish_version
 from tidal_builders.runner import BuildOptions, BuildRun, Recipe, run_build
 from tidal_builders.samples import sample_texts
 from tidal_builders.source_tokenizer import write_tokenizer
@@ -58,9 +58,7 @@ def build_pets(spec: PetsSpec, repository: Path, **options: Unpack[BuildOptions]
 
 
 def _current(spec: PetsSpec, plan: PetsPlan) -> PetsReport:
-    assert plan.published is not None
-    write_config_once(plan.entry, partial(pets_config_pbtxt, spec))
-    return report_of(plan.published, plan.version)
+    return current_report(plan, lambda _: pets_config_pbtxt(spec), report_of)
 
 
 def _build(run: BuildRun[PetsSpec, PetsPlan]) -> PetsReport:

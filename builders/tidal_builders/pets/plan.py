@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.engines import choose_device, engine_entry
@@ -13,24 +12,13 @@ from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import code_hash, source_folder
 from tidal_builders.foreign.recognise import ENCODERS, require
 from tidal_builders.pets.spec import PetsSpec
-from tidal_builders.planning import BuildPlan, compare, ingredients, text_file, text_ingredient
+from tidal_builders.planning import TextModelPlan, compare, ingredients, text_file, text_ingredient
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "openvino")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PetsPlan(BuildPlan[PetsManifest]):
-    """What the build of a base would publish; see `BuildPlan`.
-
-    Attributes:
-        source: Folder of the source model.
-        samples: File of the spec's own texts, if it names one.
-        threads: CPU threads of the engine.
-    """
-
-    source: Path
-    samples: Path | None
-    threads: int
+# What the build of a base would publish.
+PetsPlan = TextModelPlan[PetsManifest]
 
 
 def plan_pets(spec: PetsSpec, repository: Path, base: Path) -> PetsPlan:

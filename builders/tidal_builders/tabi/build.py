@@ -8,7 +8,7 @@ from typing import Unpack
 from tidal.errors import InvalidArgument, TidalError
 from tidal.tabi.selection import select
 from tidal_builders.arlo.report import ArloReport
-from tidal_builders.publishing import write_config_once
+from tidal_builders.publishing import current_report
 from tidal_builders.runner import BuildOptions, BuildRun, Recipe, StageProgress, run_build
 from tidal_builders.tabi.config import cascade_config_pbtxt
 from tidal_builders.tabi.data import LabelledQueries, read_queries
@@ -35,10 +35,7 @@ def build_tabi(spec: TabiSpec, repository: Path, **options: Unpack[BuildOptions]
 
 
 def _current(_spec: TabiSpec, plan: CascadePlan) -> CascadeReport:
-    manifest = plan.published
-    assert manifest is not None
-    write_config_once(plan.entry, lambda: cascade_config_pbtxt(manifest))
-    return of_manifest(manifest, plan.version)
+    return current_report(plan, cascade_config_pbtxt, of_manifest)
 
 
 def _build(run: BuildRun[TabiSpec, CascadePlan]) -> CascadeReport:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from tidal_client import exit_codes
 from tidal_client.client import DEFAULT_TIMEOUT_S, Client
 from tidal_client.commands.load_options import ArrivalProcess, LoadOptions, TraceUnit, make_schedule, usage_errors
 from tidal_client.commands.load_report import print_report
+from tidal_client.commands.plot_file import check_plot_file
 from tidal_client.commands.target import TargetServer, Url, choose_target
 from tidal_client.errors import RequestError
 from tidal_client.load.loop import Progress
@@ -25,8 +25,6 @@ from tidal_client.load.plot import plot as draw
 from tidal_client.load.run import run_generations, run_load
 from tidal_client.load.summary import LATE_MS, summarise
 from tidal_client.retrying import LOAD_RETRIES
-
-_PICTURES = (".png", ".svg", ".pdf")
 
 
 def load(
@@ -166,7 +164,7 @@ def load(
     server = choose_target(url, "http")
     if slo_ms is not None and not 0 < slo_ms < float("inf"):
         raise typer.BadParameter(f"expected a number above 0, got {slo_ms:g}", param_hint="--slo-ms")
-    _check_picture(plot)
+    check_plot_file(plot)
     options = LoadOptions(
         rate=rate,
         seconds=seconds,
@@ -215,22 +213,6 @@ def load(
         draw(result, plot, title=f"{model}, {summary.offered_rate:.4g} requests per second", slo_ms=slo_ms)
     whole = summary.total.answered == summary.total.requests
     raise typer.Exit(exit_codes.OK if whole else exit_codes.FAILED)
-
-
-def _check_picture(file: Path | None) -> None:
-    """Refuse an unusable --plot before the run."""
-    if file is None:
-        return
-    if importlib.util.find_spec("matplotlib") is None:
-        raise typer.BadParameter(
-            "requires matplotlib, which is not installed: pip install matplotlib", param_hint="--plot"
-        )
-    if file.suffix not in _PICTURES:
-        raise typer.BadParameter(
-            f"got {file.name}; expected a name that ends in {', '.join(_PICTURES)}", param_hint="--plot"
-        )
-    if not file.parent.is_dir():
-        raise typer.BadParameter(f"the folder {file.parent} does not exist", param_hint="--plot")
 
 
 def _check_model(

@@ -17,6 +17,8 @@ SCOPE_KEY: Final = "tidal.exchange"
 ABORT_KEY: Final = "tidal.abort"
 #: Place of a function in an ASGI scope that calls another one when the client disconnects, and returns its undoing.
 WATCH_KEY: Final = "tidal.watch"
+#: Place of a mark in an ASGI scope: the rest of the body is not valid HTTP and does not arrive.
+BROKEN_KEY: Final = "tidal.broken"
 #: Status in log and metrics of a request whose client disconnected before the answer; such a client sees none.
 DISCONNECTED: Final = 499
 

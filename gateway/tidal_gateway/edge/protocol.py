@@ -1,24 +1,33 @@
-"""uvicorn's HTTP protocol with limits on headers, slow clients and connections."""
+"""uvicorn's HTTP protocol with limits of headers, time and connections, whose refusals are answers like all others."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from tidal_gateway.edge.exchange import ABORT_KEY, WATCH_KEY
+from tidal_gateway.edge.exchange import ABORT_KEY, BROKEN_KEY, WATCH_KEY, Exchange, request_id
 from tidal_gateway.settings import Settings
 
-_SENTENCES: Final = {
-    408: "the headers of the request did not arrive in time",
-    431: "the headers of the request are too large; accepted are up to max_header_bytes",
-    503: "there are too many connections; try again later",
+# By status: code and type of the error, and its sentence.
+_REFUSALS: Final = {
+    400: ("invalid_http", "invalid_request_error", "the request is not valid HTTP; send HTTP/1.1"),
+    408: ("timeout", "timeout_error", "the headers of the request did not arrive in time"),
+    431: (
+        "headers_too_large",
+        "invalid_request_error",
+        "the headers of the request are too large; accepted are up to max_header_bytes",
+    ),
+    503: ("too_many_connections", "server_error", "there are too many connections; try again later"),
 }
+# Requests that may wait behind one that is being answered while the connection is read, which alone detects its end.
+_MAX_WAITING: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +38,20 @@ class ConnectionLimits:
         max_connections: Largest number of connections of a worker.
         max_header_bytes: Largest total size of the headers.
         header_timeout_s: Longest time until they are complete, in seconds.
+        max_waiting_bytes: Largest body that is read of a request behind one that is being answered.
     """
 
     max_connections: int
     max_header_bytes: int
     header_timeout_s: float
+    max_waiting_bytes: int
 
 
 def limits_of(settings: Settings) -> ConnectionLimits:
     """Return the limits that the settings name."""
-    return ConnectionLimits(settings.max_connections, settings.max_header_bytes, settings.header_timeout_s)
+    return ConnectionLimits(
+        settings.max_connections, settings.max_header_bytes, settings.header_timeout_s, settings.max_body_bytes
+    )
 
 
 class ResponseTransport:
@@ -71,15 +84,24 @@ class ResponseTransport:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection; uvicorn creates it with the class attribute `limits` of the worker."""
+    """One connection; uvicorn creates it with the class attributes of the worker.
 
-    limits: ConnectionLimits
+    Attributes:
+        limits: Limits of connections.
+        record: Writes an answered request to the access log and the metrics.
+    """
+
+    limits: ClassVar[ConnectionLimits]
+    record: ClassVar[Callable[[Exchange], None]]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.url = b""
         self._header_bytes = 0
         self._in_headers = True
         self._refused = False
+        self._refusal = 0
+        self._began = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._lost = False
         self._watching: set[Callable[[], None]] = set()
@@ -87,10 +109,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Refuse the connection if there are too many, and start to wait for its first headers."""
         super().connection_made(transport)
+        self._start_timer()
         if len(self.connections) > self.limits.max_connections:
             self._refuse(503)
-        else:
-            self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting, and report the end of the connection."""
@@ -109,6 +130,20 @@ class LimitedProtocol(HttpToolsProtocol):
             # The parser keeps a header that is not complete.
             self._header_bytes += len(data)
             self._check_headers()
+        if self._timer is None and self._is_idle() and self.timeout_keep_alive_task is None:
+            # Bytes that begin no request, which have ended the wait of an idle connection.
+            self._start_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse bytes that are no HTTP."""
+        if self._is_idle() or not self.cycle.more_body:
+            self._refuse(400)
+            return
+        # The body of a request that has begun: its route answers.
+        self._refused = True
+        self.cycle.keep_alive = False
+        self.cycle.scope[BROKEN_KEY] = True  # type: ignore[typeddict-unknown-key]
+        self.cycle.message_event.set()
 
     def on_message_begin(self) -> None:
         """Begin to count and wait for the headers of the next request."""
@@ -135,16 +170,35 @@ class LimitedProtocol(HttpToolsProtocol):
                 joined = self.scope["method"] == "POST" and not self.expect_100_continue
                 self.cycle.transport = ResponseTransport(self.transport, joined)  # type: ignore[assignment]
                 self.scope[WATCH_KEY] = partial(self._watch, self.cycle)  # type: ignore[typeddict-unknown-key]
+            self._read_on()
 
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on."""
         if not self._refused:
             super().on_body(body)
+            self._read_on()
 
     def on_message_complete(self) -> None:
         """Pass the end of the body on."""
-        if not self._refused:
-            super().on_message_complete()
+        if self._refused:
+            return
+        super().on_message_complete()
+        if self._is_idle() and self._timer is not None:  # a body of which the answer did not wait for the end
+            self._stop_timer()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def on_response_complete(self) -> None:
+        """Start the next request, or send the refusal that waits for the answers before it."""
+        super().on_response_complete()
+        if not self._is_idle() or self.transport.is_closing():
+            return
+        if self._refusal:
+            self._send_refusal(self._refusal)
+        elif self.cycle.more_body:  # refused before the end of its body, for which nobody waits any more
+            self._unset_keepalive_if_required()
+            self._start_timer()
 
     def _watch(self, cycle: Any, lost: Callable[[], None]) -> Callable[[], None]:
         def ended() -> None:
@@ -159,27 +213,72 @@ class LimitedProtocol(HttpToolsProtocol):
             ended()
         return lambda: self._watching.discard(ended)
 
+    def _read_on(self) -> None:
+        """Read on, within limits, behind a request that is being answered."""
+        if 0 < len(self.pipeline) <= _MAX_WAITING and len(self.cycle.body) <= self.limits.max_waiting_bytes:
+            self.flow.resume_reading()
+
+    def _is_idle(self) -> bool:
+        """Whether all requests that have begun are answered."""
+        return self.cycle is None or self.cycle.response_complete
+
     def _check_headers(self) -> None:
         if not self._refused and self._header_bytes > self.limits.max_header_bytes:
             self._refuse(431)
 
     def _start_timer(self) -> None:
         self._stop_timer()
-        self._timer = self.loop.call_later(self.limits.header_timeout_s, self._refuse, 408)
+        self._began = time.monotonic()
+        self._timer = self.loop.call_later(self.limits.header_timeout_s, self._expire)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    def _expire(self) -> None:
+        if self._in_headers:
+            self._refuse(408)
+        else:  # the rest of a body whose request is answered
+            self._refused = True
+            self.transport.close()
+
     def _refuse(self, status: int) -> None:
+        """Answer with an error behind the answers to all requests before, and close the connection."""
         self._refused = True
         self._stop_timer()
+        if self._is_idle():
+            self._send_refusal(status)
+        else:
+            self._refusal = status
+
+    def _send_refusal(self, status: int) -> None:
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:
-            error = {"message": _SENTENCES[status], "type": "invalid_request_error", "param": None, "code": None}
-            content = orjson.dumps({"error": error})
-            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(content)
-            self.transport.write(STATUS_LINE[status] + head + content)
+        code, kind, message = _REFUSALS[status]
+        exchange = self._exchange()
+        exchange.status, exchange.code, exchange.finished = status, code, True
+        content = orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(content)),
+            "x-request-id": exchange.request_id,
+            "connection": "close",
+            **({"retry-after": "1"} if status == 503 else {}),
+        }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.transport.write(STATUS_LINE[status] + lines.encode() + b"\r\n" + content)
         self.transport.close()
+        self.record(exchange)
+
+    def _exchange(self) -> Exchange:
+        """What is known of the request that is refused."""
+        method, path, sent_id = "", "", None
+        if self._in_headers or self.url:
+            sent_id = next((value for name, value in self.headers or () if name == b"x-request-id"), None)
+        if self.url:
+            method = self.parser.get_method().decode("latin-1")
+            path = self.url.decode("latin-1").partition("?")[0]
+        client = "" if self.client is None else self.client[0]
+        identifier = request_id(None if sent_id is None else sent_id.decode("latin-1"))
+        return Exchange(identifier, method, path, client, self._began)

@@ -247,7 +247,7 @@ class Pool:
 def _executed(request: Outgoing, server: Server) -> AbstractContextManager[Metadata | None]:
     if request.trace is None:
         return _UNTRACED
-    return request.trace.executed(server.address, request.model, request.retries)
+    return request.trace.executed(server.address, request.model, request.retries, request.message.parameters)
 
 
 def _cancelled_by_others() -> bool:

@@ -109,10 +109,11 @@ def test_plain_answers_are_read_as_float32() -> None:
 
 
 class _Answering(BaseHTTPRequestHandler):
-    """Answers after a while; requests whose text is `fail` get an error."""
+    """Answers after a while, and not before `gather` requests have arrived; those whose text is `fail` get an error."""
 
     protocol_version = "HTTP/1.1"
     lock, now, most, seen = threading.Lock(), 0, 0, list[Any]()
+    gather, gathered = 1, threading.Event()
 
     def do_POST(self) -> None:
         row = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["rows"][0]
@@ -121,6 +122,9 @@ class _Answering(BaseHTTPRequestHandler):
             kind.now += 1
             kind.most = max(kind.most, kind.now)
             kind.seen.append(row)
+            if len(kind.seen) >= kind.gather:
+                kind.gathered.set()
+        kind.gathered.wait(20)
         time.sleep(0.005)
         with kind.lock:
             kind.now -= 1
@@ -136,7 +140,11 @@ class _Answering(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, type[_Answering]]]:
-    handler = type("_Handler", (_Answering,), {"lock": threading.Lock(), "now": 0, "most": 0, "seen": []})
+    handler = type(
+        "_Handler",
+        (_Answering,),
+        {"lock": threading.Lock(), "now": 0, "most": 0, "seen": [], "gathered": threading.Event()},
+    )
     running = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=running.serve_forever, daemon=True)
     thread.start()
@@ -152,6 +160,7 @@ def _payloads(location: str, texts: Sequence[str]) -> list[bytes]:
 
 def test_a_closed_loop_keeps_its_requests_in_flight_and_sends_each_once(server: tuple[str, type[_Answering]]) -> None:
     location, handler = server
+    handler.gather = 4
     texts = [f"text {number}" for number in range(60)]
     found = closed_loop(sender_to(location), _payloads(location, texts), in_flight=4, seconds=20.0)
     assert handler.most == 4
@@ -165,10 +174,10 @@ def test_a_closed_loop_keeps_its_requests_in_flight_and_sends_each_once(server: 
 
 def test_answers_before_the_measurement_do_not_count(server: tuple[str, type[_Answering]]) -> None:
     location, handler = server
-    payloads = _payloads(location, [f"text {number}" for number in range(500)])
-    found = closed_loop(sender_to(location), payloads, in_flight=2, seconds=0.1, warm_s=0.3)
+    payloads = _payloads(location, [f"text {number}" for number in range(4000)])
+    found = closed_loop(sender_to(location), payloads, in_flight=2, seconds=0.3, warm_s=1.2)
     assert 0 < len(found.latencies_ms) < len(handler.seen) / 2
-    assert found.seconds == pytest.approx(0.1)
+    assert found.seconds == pytest.approx(0.3)
 
 
 def test_failed_requests_are_counted_with_their_message(server: tuple[str, type[_Answering]]) -> None:

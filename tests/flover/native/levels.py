@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from tidal.compiling import LEVELS
 from tidal.errors import InvalidArgument
 from tidal.flover.native import library
 from tidal.flover.native.tiling import NEVER, PREFETCHES, Tiling
@@ -20,7 +21,7 @@ TILINGS = st.builds(
 def levels() -> list[str]:
     """Return the levels of vector instructions that this processor supports; each is selected once."""
     found = []
-    for level in ("avx512bf16", "avx512", "avx2", "plain"):
+    for level in LEVELS:
         try:
             library.choose_kernels(level)
         except InvalidArgument:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,6 +167,31 @@ def test_attention_equals_torch(
     for found, held in others:
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(held, kept, rtol=0, atol=0)
+
+
+_AVX2 = {"avx2", "fma"}
+_AVX512 = _AVX2 | {"avx512f", "avx512dq", "avx512vl", "avx512bw"}
+#: Flags that Linux lists for processors that run a level, best level first.
+_REQUIRED = {
+    "avx512bf16": _AVX512 | {"avx512_vnni", "avx512_bf16"},
+    "avx512vnni": _AVX512 | {"avx512_vnni"},
+    "avx512": _AVX512,
+    "avx2": _AVX2,
+    "plain": set[str](),
+}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="levels are those of x86-64")
+def test_levels_are_those_whose_instructions_the_processor_has() -> None:
+    cpuinfo = Path("/proc/cpuinfo").read_text()
+    flags = set(next(line for line in cpuinfo.splitlines() if line.startswith("flags")).split())
+    expected = [level for level, required in _REQUIRED.items() if required <= flags]
+    assert levels() == expected
+    for level in expected:
+        library.choose_kernels(level)
+        assert library.kernel_level() == level
+    library.choose_kernels("auto")
+    assert library.kernel_level() == expected[0]
 
 
 def test_an_unknown_level_is_refused() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import queue
 import random
+import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -243,9 +245,16 @@ class TestCancellations:
         assert until(leave)
         assert until(lambda: served.metric("taken_slots", "narrow") == 0)
 
-    def test_a_client_times_out_by_itself(self, url: str) -> None:
-        with Client(url, timeout_s=0.0002) as client, pytest.raises(DeadlineExceeded, match=r"within 0\.0002 s"):
-            client.generate("writer", [4], max_tokens=100)
+    def test_a_client_times_out_by_itself(self, url: str, served: Served) -> None:
+        (stub,) = served.server.stub_pids("writer")
+        os.kill(stub, signal.SIGSTOP)  # so that no answer can arrive in time
+        try:
+            with Client(url, timeout_s=0.3) as client, pytest.raises(DeadlineExceeded, match=r"within 0\.3 s"):
+                client.generate("writer", [4], max_tokens=100)
+        finally:
+            os.kill(stub, signal.SIGCONT)
+        with Client(url) as client:
+            assert list(client.generate("writer", [4], max_tokens=3).tokens) == served.greedy("writer", [4], 3)
 
 
 def test_metrics(served: Served) -> None:

@@ -221,7 +221,7 @@ class Gate:
     def __call__(self, kind: str, number: int) -> None:
         if kind == self._kind and number >= self._first and not self._opened.is_set():
             self.reached = number
-            assert self._passes.acquire(timeout=20)
+            assert self._passes.acquire(timeout=60)
 
     def let(self, count: int = 1) -> None:
         for _ in range(count):

@@ -15,9 +15,10 @@ from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 
 
 def test_a_failed_pass_fails_the_requests_in_it(tmp_path: Path) -> None:
-    decoder = ScriptedRunner(2)
+    gate, decoder = Gate("prefill"), ScriptedRunner(2)
 
     def fail(kind: str, number: int) -> None:
+        gate(kind, number)
         if (kind, number) in (("decode", 2), ("prefill", 3)):
             raise RuntimeError("no memory")
 
@@ -25,7 +26,10 @@ def test_a_failed_pass_fails_the_requests_in_it(tmp_path: Path) -> None:
     with running(tmp_path, decoder) as service:
         one, two = FakePrompt([1], max_tokens=9), FakePrompt([2], max_tokens=9)
         after = [FakePrompt([3], max_tokens=9), FakePrompt([4], max_tokens=9)]
-        service.ask(one, two, *after)
+        service.ask(one)
+        assert gate.at(0)
+        assert service.arrives(two, *after)
+        gate.open()
         for request in (one, two, after[1]):
             with pytest.raises(Internal, match="generating failed: no memory"):
                 request.wait()

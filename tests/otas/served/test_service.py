@@ -201,9 +201,13 @@ class TestRequests:
     def test_an_answer_after_the_deadline_counts_as_late(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
             run.tasks.add("t", 2)
-            run.transformer.before = lambda _number: time.sleep(0.1)
-            request = ask("t", 1.0, latency_ms=50)
+            gate = Gate()
+            run.transformer.before = gate
+            request = ask("t", 1.0, latency_ms=1000)
             run.ask(request)
+            assert gate.reached.wait(10)
+            assert until(lambda: time.monotonic() > request.deadline)
+            gate.open()
             request.wait()
             assert run.counts("outcomes_total", 1, outcome="late")
 
@@ -225,14 +229,14 @@ class TestRequests:
                 """Seconds by which the policy's deadline of a query is earlier than the request's."""
                 request = ask("t", 1.0, latency_ms=latency_ms)
                 reply = request.reply
-                request.reply = lambda outputs: (time.sleep(0.02), reply(outputs))  # type: ignore[method-assign, func-returns-value]
+                request.reply = lambda outputs: (time.sleep(0.2), reply(outputs))  # type: ignore[method-assign, func-returns-value]
                 run.ask(request)
                 request.wait()
                 return float(request.deadline - policy.added[-1].deadline)
 
             assert left(20_000) == 0
-            assert until(lambda: 0.02 < left(20_000) < 2)
-            assert left(100) == pytest.approx(0.01)  # a tenth at most
+            assert until(lambda: 0.1 < left(20_000) < 2)
+            assert left(1000) == pytest.approx(0.1)  # a tenth at most
 
     def test_a_cancelled_query_is_not_run(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:

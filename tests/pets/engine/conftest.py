@@ -116,6 +116,20 @@ def bench(exported: Callable[[str], Exported]) -> Callable[[str], Bench]:
     return make
 
 
+@pytest.fixture(scope="session")
+def laned(exported: Callable[[str], Exported]) -> Callable[[str], Bench]:
+    """As `bench`, with two lanes of one thread each beside the one with two threads."""
+    made: dict[str, Bench] = {}
+
+    def make(name: str) -> Bench:
+        if name not in made:
+            base = exported(name)
+            made[name] = load_tasks(open_openvino_engine(base.folder, threads=2, narrow=2), base)
+        return made[name]
+
+    return make
+
+
 @pytest.fixture(params=["avx512", "avx2", "plain"])
 def level(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each level of vector instructions that this processor supports."""

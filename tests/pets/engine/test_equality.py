@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 
 from testing.truth import KINDS, Exported, Truth, random_terms
 from tests.pets.engine.conftest import ENCODERS, VOCABULARY, Bench, Loaded
-from tidal.pets.engine.contract import answer
+from tidal.errors import InvalidArgument
+from tidal.pets.engine.contract import answer, lanes_of
 from tidal.pets.merging import unmerged
+from tidal.pets.opening import open_pets_engine
 from tidal.pets.openvino_engine.engine import open_openvino_engine
 
 TOLERANCE = 1e-4
@@ -107,6 +110,49 @@ def test_merged_copy(bench: Callable[[str], Bench], kind: str) -> None:
     assert all(own.delta is None and own.bias is None for own in rest.linear.values())
     same: Any = Loaded(engine.add(rest), loaded.terms, made.base)
     compare(copy, [(same, 9), (same, 2)], seed=4)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 40)), min_size=1, max_size=12),
+    encoder=st.sampled_from(sorted(ENCODERS)),
+    seed=st.integers(0, 1000),
+)
+def test_lanes_with_one_thread_answer_like_all_threads_and_like_the_source_model(
+    laned: Callable[[str], Bench], rows: list[tuple[str, int]], encoder: str, seed: int
+) -> None:
+    made = laned(encoder)
+    wide, *narrow = lanes_of(made.engine)
+    assert len(narrow) == 2
+    lengths = np.asarray([length for _, length in rows])
+    ids = np.random.default_rng(seed).integers(4, VOCABULARY, (len(rows), lengths.max()))
+    loaded = [made.tasks[kind] for kind, _ in rows]
+    tasks = [each.task for each in loaded]
+    expected = wide.run(tasks, ids, lengths).pooled
+    with ThreadPoolExecutor(len(narrow)) as threads:  # at once
+        found = [each.pooled for each in threads.map(lambda lane: lane.run(tasks, ids, lengths), narrow)]
+    for lane in found:
+        np.testing.assert_allclose(lane, expected, atol=1e-6, rtol=1e-6)
+        for row, (each, (_, length)) in enumerate(zip(loaded, rows, strict=True)):
+            head = each.task.head
+            np.testing.assert_allclose(
+                head.weight @ lane[row] + head.bias, each.truth.logits(ids[row, :length].tolist()), atol=TOLERANCE
+            )
+
+
+def test_a_removed_task_is_refused_by_every_lane(exported: Callable[[str], Exported]) -> None:
+    base = exported("bert")
+    engine = open_openvino_engine(base.folder, threads=2, narrow=2)
+    task = engine.add(random_terms(KINDS[0], base.layers, 1))
+    engine.remove(task)
+    for lane in lanes_of(engine):
+        with pytest.raises(InvalidArgument, match="task was removed"):
+            lane.run([task], np.full((1, 4), 5), np.asarray([4]))
+
+
+def test_other_engines_have_one_lane(exported: Callable[..., Exported]) -> None:
+    engine = open_pets_engine("torch", exported("bert", "torch").folder, threads=1, device="cpu")
+    assert list(lanes_of(engine)) == [engine]
 
 
 def test_bf16_answers_are_close(exported: Callable[[str], Exported]) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.pets.fairness import MIXTURES, Closed, Open, mixed, simulate, uniform
 from tidal.pets.policies import PetsBatch, PetsScheduler
+from tidal.pets.policies.live import LaneView
 from tidal.pets.profile import PetsProfile
 
 # As `tidal build` measured it: all-MiniLM-L6-v2, OpenVINO, two cores.
@@ -21,7 +22,7 @@ TABLES = PetsProfile.model_validate_json((Path(__file__).parent / "minilm_profil
 class CheapestFirst(PetsScheduler):
     """Runs the planned batch with the fewest seconds per query, which starves long ones."""
 
-    def _choose(self, plan: Sequence[PetsBatch], now: float) -> tuple[int | None, PetsBatch]:
+    def _choose(self, plan: Sequence[PetsBatch], now: float, view: LaneView) -> tuple[int | None, PetsBatch]:
         place = min(range(len(plan)), key=lambda place: plan[place].seconds / len(plan[place].queries))
         return place, plan[place]
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.pets.policies.costs import make_profile
 from tidal.errors import InvalidArgument
 from tidal.pets.policies import Batching, PetsBatch, PetsQuery, PetsScheduler, alpha_only, beta_only, coordinated, joint
+from tidal.pets.policies.lanes import narrow_factor
 from tidal.pets.profile import Tables
 
 # A shared pass saves nothing: every batch is one query, which takes 1 ms per token.
@@ -40,7 +41,7 @@ def drain(scheduler: PetsScheduler, now: float = 0.0) -> list[list[PetsQuery]]:
     while (batch := scheduler.next_batch(now)) is not None:
         order.append(list(batch.queries))
         now += batch.seconds
-        scheduler.finished()
+        scheduler.finished(batch)
     return order
 
 
@@ -54,12 +55,12 @@ class TestBatches:
         scheduler.submit(third)
         assert not scheduler.can_start
         assert scheduler.next_batch(0.005) is None
-        scheduler.finished()
+        scheduler.finished(batch)
         assert scheduler.can_start
         batch = start(scheduler, 0.011)
         assert set(batch.queries) == {second, third}
         assert batch.seconds == pytest.approx(0.012)
-        scheduler.finished()
+        scheduler.finished(batch)
         assert (len(scheduler), scheduler.can_start, scheduler.next_batch(1.0)) == (0, False, None)
 
     def test_the_configured_batching_is_used(self) -> None:
@@ -86,7 +87,7 @@ class TestBatches:
         batch = start(scheduler)
         scheduler.requeue(batch)
         assert (len(scheduler), scheduler.can_start) == (2, False)
-        scheduler.finished()
+        scheduler.finished(batch)
         assert set(start(scheduler).queries) == set(batch.queries)
 
     def test_a_long_queue_is_planned_in_parts_the_most_urgent_queries_first(self) -> None:
@@ -131,7 +132,7 @@ class TestOrder:
             if victim in batch.queries:
                 break
             now += batch.seconds
-            scheduler.finished()
+            scheduler.finished(batch)
         assert 0.1 < now < 0.13  # both take 0.1 s
 
     def test_a_query_that_would_delay_every_batch_does_not_starve(self) -> None:
@@ -145,7 +146,7 @@ class TestOrder:
             if victim in batch.queries:
                 break
             now += batch.seconds
-            scheduler.finished()
+            scheduler.finished(batch)
         assert 0.02 < now < 0.06
 
     def test_an_overdue_query_yields_to_a_deadline_only_once(self) -> None:
@@ -175,7 +176,7 @@ class TestDeadlines:
         batch = start(scheduler)
         assert set(batch.queries) == {tight, *short[:2]}
         assert batch.seconds == pytest.approx(0.016)
-        scheduler.finished()
+        scheduler.finished(batch)
         assert drain(scheduler, 0.016) == [[short[2], long]]
 
     def test_the_terms_of_tasks_count_when_queries_are_left_out(self) -> None:
@@ -228,8 +229,7 @@ class TestDeadlines:
         scheduler = submitted(NO_GAIN)
         for i in range(300):
             scheduler.submit(query(10, i * 1e-3, deadline=1e6))
-            start(scheduler, i * 1e-3)
-            scheduler.finished()
+            scheduler.finished(start(scheduler, i * 1e-3))
         assert len(scheduler._latest) < 100
 
 
@@ -244,7 +244,7 @@ class TestCopies:
         scheduler.copies = frozenset({"hot", "unused"})
         found = []
         while (batch := scheduler.next_batch(0.0)) is not None:
-            scheduler.finished()
+            scheduler.finished(batch)
             found.append((batch.copy, len(batch.queries)))
         return sorted(found, key=str)
 
@@ -279,30 +279,37 @@ _EVENTS = st.lists(
     events=_EVENTS,
     batching=st.sampled_from((joint, coordinated, alpha_only, beta_only)),
     by_utility=st.booleans(),
+    narrow=st.sampled_from((0, 2, 3)),
+    took=st.lists(st.one_of(st.none(), st.floats(0.001, 0.2)), min_size=1, max_size=9),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_no_query_is_lost_duplicated_late_or_in_a_forbidden_batch(
-    events: list[tuple[str, int, float | None]], batching: Batching, by_utility: bool
+    events: list[tuple[str, int, float | None]],
+    batching: Batching,
+    by_utility: bool,
+    narrow: int,
+    took: list[float | None],
 ) -> None:
     profile = make_profile(
         lambda length, n: 2 + 0.3 * length * n**0.9,
         {"a": lambda length, n: 0.5 + 0.2 * n, "b": lambda length, n: 0.1 * n * length},
     )
     tables = profile.tables(memory_bytes=60)
-    scheduler = PetsScheduler(tables, batching, horizon=6, by_utility=by_utility)
+    scheduler = PetsScheduler(tables, batching, horizon=6, by_utility=by_utility, narrow=narrow)
     waiting: set[PetsQuery] = set()
-    running: PetsBatch | None = None
+    running: list[PetsBatch] = []
     now = 0.0
 
     def run() -> None:
-        nonlocal running
         could = scheduler.can_start
         batch = scheduler.next_batch(now)
         if batch is None:
             assert not could or not scheduler.can_start
             return
-        assert running is None
-        running = batch
+        assert batch.lane not in {each.lane for each in running}
+        assert not running or 0 not in (batch.lane, *(each.lane for each in running))
+        assert batch.lane <= narrow
+        running.append(batch)
         found = set(batch.queries)
         assert len(found) == len(batch.queries) > 0
         assert found <= waiting
@@ -314,7 +321,10 @@ def test_no_query_is_lost_duplicated_late_or_in_a_forbidden_batch(
             assert {each.task for each in found} == {batch.copy}
         for each in found:
             if each.deadline is not None:
-                assert now + batch.seconds <= each.deadline + 1e-12
+                alone = tables.alone_s(tables.kind(each.kind), each.length)
+                assert now + alone <= each.deadline + 1e-12
+                only_wide = batch.lane > 0 and now + narrow_factor(narrow) * alone > each.deadline - 1e-12
+                assert only_wide or now + batch.seconds <= each.deadline + 1e-12
 
     for number, (event, value, relative) in enumerate(events):
         now += 0.004
@@ -334,16 +344,18 @@ def test_no_query_is_lost_duplicated_late_or_in_a_forbidden_batch(
             scheduler.prepare()
         elif event == "copies":
             scheduler.copies = frozenset({"a0", "b1"} if value else ())
-        elif running is not None:
+        elif running:
+            ended = running.pop(number % len(running))
             if event == "requeue":
-                scheduler.requeue(running)
-                waiting.update(running.queries)
-            running = None
-            scheduler.finished()
+                scheduler.requeue(ended)
+                waiting.update(ended.queries)
+            scheduler.finished(ended, None if event == "requeue" else took[number % len(took)])
         assert len(scheduler) == len(waiting)
     while waiting:
-        scheduler.finished()
-        running = None
+        for ended in running:
+            scheduler.finished(ended)
+        running.clear()
         run()
+        assert running or not scheduler.can_start
         waiting.difference_update(scheduler.expired(now))
     assert len(scheduler) == 0

@@ -41,7 +41,7 @@ def test_all_in_time_holds_if_any_order_meets_all_deadlines(batches: list[tuple[
                 return False
         return True
 
-    assert all_in_time(plan, 0.0) == any(map(in_order, itertools.permutations(range(len(plan)))))
+    assert all_in_time(plan, [0.0]) == any(map(in_order, itertools.permutations(range(len(plan)))))
 
 
 _QUERIES = st.lists(
@@ -65,7 +65,7 @@ class TestBest:
         selector = UtilitySelector(TABLES)
         for each in waiting:
             selector.note_arrival(each)
-        batch = selector.best_batch(waiting, 0.0)
+        batch = selector.best_batch(waiting, 0.0, TABLES)
         assert batch.copy is None
         assert batch.seconds == pytest.approx(seconds(*batch.queries))
         assert np.isfinite(batch.seconds)
@@ -77,15 +77,15 @@ class TestBest:
 
     def test_of_equal_utility_the_shorter_query_runs_first(self) -> None:
         long, short = query(16), query(1)
-        assert UtilitySelector(TABLES).best_batch([long, short], 0.0).queries[0] is short
+        assert UtilitySelector(TABLES).best_batch([long, short], 0.0, TABLES).queries[0] is short
 
     def test_a_query_that_would_delay_one_of_higher_utility_is_left_out(self) -> None:
         high = query(utility=9.0, deadline=seconds(query()) + 1e-4)
         others = [query(utility=2.0, task=f"a{number}") for number in range(3)]
-        assert UtilitySelector(TABLES).best_batch([*others, high], 0.0).queries == [high]
+        assert UtilitySelector(TABLES).best_batch([*others, high], 0.0, TABLES).queries == [high]
 
     def test_queries_without_utility_run_if_there_are_no_others(self) -> None:
-        assert len(UtilitySelector(TABLES).best_batch([query(utility=0.0) for _ in range(5)], 0.0).queries) == 5
+        assert len(UtilitySelector(TABLES).best_batch([query(utility=0.0) for _ in range(5)], 0.0, TABLES).queries) == 5
 
 
 class TestPrice:
@@ -108,8 +108,8 @@ class TestPrice:
         for each in (low, *high):
             selector.note_arrival(each)
         takes = low.utility / selector.utility_per_s(low)
-        assert set(selector.best_batch([low, *high], 2.5 * takes).queries) == set(high)
-        assert set(selector.best_batch([low, *high], 4.5 * takes).queries) == {low, *high}
+        assert set(selector.best_batch([low, *high], 2.5 * takes, TABLES).queries) == set(high)
+        assert set(selector.best_batch([low, *high], 4.5 * takes, TABLES).queries) == {low, *high}
 
 
 class TestScheduler:
@@ -141,7 +141,7 @@ class TestScheduler:
         batch = scheduler.next_batch(0.0)
         assert batch is not None
         assert set(batch.queries) == set(queries[1:3])
-        scheduler.finished()
+        scheduler.finished(batch)
         assert scheduler.next_batch(batch.seconds) is None
         assert set(scheduler.expired(batch.seconds)) == {queries[0], queries[3]}
 
@@ -160,5 +160,5 @@ class TestScheduler:
                 break
             now += batch.seconds
             batches += 1
-            scheduler.finished()
+            scheduler.finished(batch)
         assert 1 <= batches <= 20

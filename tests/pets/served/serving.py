@@ -77,12 +77,22 @@ class FakeEngine:
         batches: Number of classes of each row's task, by batch.
         before: Called with the number of a batch, from 0, before it runs; may block or raise.
         adding: Called with a task's terms before it is added.
+        narrow: Number of lanes with one thread each.
+        used: Lane of each batch that ran on one of those.
     """
 
     batches: list[list[int]] = field(default_factory=list)
     tasks: list[FakeTask] = field(default_factory=list)
     before: Callable[[int], None] = lambda _number: None
     adding: Callable[[TaskTerms], None] = lambda _terms: None
+    description: Any = None
+    narrow: int = 0
+    used: list[int] = field(default_factory=list)
+
+    @property
+    def lanes(self) -> list[Any]:
+        """The engine, and single threads of it."""
+        return [self, *(FakeLane(self, number + 1) for number in range(self.narrow))]
 
     def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> FakeTask:
         self.adding(terms)
@@ -116,6 +126,18 @@ class FakeEngine:
         pooled = self.pooled(tasks, ids, lengths, type_ids)
         hidden = np.repeat(pooled[:, None], ids.shape[1] if all_tokens else 1, axis=1)
         return EncoderOutputs(pooled, hidden, received if attention else None)
+
+
+@dataclass(frozen=True)
+class FakeLane:
+    """A lane with one thread of the fake engine."""
+
+    engine: FakeEngine
+    number: int
+
+    def run(self, *arguments: Any, **options: Any) -> EncoderOutputs:
+        self.engine.used.append(self.number)
+        return self.engine.run(*arguments, **options)
 
 
 def vector(length: int, classes: int) -> FloatArray:
@@ -173,9 +195,10 @@ def running(
     copying: Callable[[], None] = lambda: None,
     by_utility: bool = False,
     attention: bool = False,
+    narrow: int = 0,
 ) -> Iterator[Running]:
     """Run a service over the tasks in `<folder>/tasks`; `copying` is called before each merged copy and may raise."""
-    metrics, engine, tasks = Metrics("pets"), FakeEngine(), Tasks(folder / "tasks")
+    metrics, engine, tasks = Metrics("pets"), FakeEngine(narrow=narrow), Tasks(folder / "tasks")
     opened: list[TextRequest] = []
     schedulers, libraries, copies = list[PetsScheduler](), list[PetsLibrary](), list[FakeEngine]()
     tokenizer = TextTokenizer(write_tokenizer(folder / "tokenizer.json"), MAX_LENGTH)
@@ -184,12 +207,12 @@ def running(
 
     def open_copy(terms: TaskTerms) -> tuple[FakeEngine, FakeTask]:
         copying()
-        copy = FakeEngine()
+        copy = FakeEngine(narrow=narrow)
         copies.append(copy)
         return copy, copy.add(terms)
 
     def start(context: ServiceContext) -> PetsService:
-        scheduler = PetsScheduler(scheduler_tables, batching, by_utility=by_utility)
+        scheduler = PetsScheduler(scheduler_tables, batching, by_utility=by_utility, narrow=narrow)
         schedulers.append(scheduler)
         merging = MergingOptions(open_copy, scheduler_tables, MergeRule(merged_copies))
         libraries.append(open_library(tasks.folder, BASE, engine, budget, metrics))

@@ -256,8 +256,9 @@ class TestOrder:
                 await asyncio.gather(*shorts)
                 return found
 
-        # One request of each client may reach the server before the long one.
-        assert max(asyncio.run(run())) <= clients
+        # One request of each client may reach the server before the long one, on a busy machine another one; if short
+        # queries went first, all of them would overtake it.
+        assert max(asyncio.run(run())) <= 2 * clients
 
 
 class TestCopies:

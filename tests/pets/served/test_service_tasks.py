@@ -145,9 +145,7 @@ class TestCopies:
             assert run.metric("merged_copies") == 1
             run.tasks.add("t", 4, replace=True)
             run.libraries[0].refresh()
-            assert until(
-                lambda: classes() == 4 and any(4 in batch for each in run.copies for batch in each.batches), 10
-            )
+            assert until(lambda: classes() == 4 and any(4 in batch for each in run.copies for batch in each.batches))
             assert set(chain(*run.copies[0].batches)) == {3}
             assert "task 't' no longer has a merged copy: the task was changed" in caplog.text
             assert caplog.text.count("task 't' now runs from a merged copy") == 2

@@ -11,41 +11,32 @@ import heapq
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import count
+from itertools import accumulate, count
 
 from tidal.arlo.policies.base import ArloBatch, ArloQuery
-from tidal.arlo.policies.split import best_split, sum_of_waiting
+from tidal.arlo.policies.split import best_split
 from tidal.profiles import LatencyProfile
+from tidal.serving.lanes import LaneMode, LanePolicy, sum_of_waiting
 
 _Entry = tuple[float, int, ArloQuery]
-# Weight of the newest arrival in the running mean of the number of queries that an arrival finds in the queue, and the
-# largest number that counts, as a multiple of the lanes: after a peak, the mean falls below 0.5 within 17 arrivals that
-# find nothing. Without the limit, a lone client with long queries was served by one thread of two for 2 seconds.
-_QUEUED_WEIGHT = 1 / 8
-_QUEUED_PER_LANE = 2
-# Weight of the newest run in the running mean of measured over profiled latency: for the mode that ran, and for the
-# other mode, which so is tried again some time after it was slow.
-_PACE_WEIGHT = 1 / 16
-_OTHER_PACE_WEIGHT = 1 / 512
 _CACHED_SPLITS = 256
 
 
 class _Lanes:
-    """Equal engine contexts that run concurrently: latency of a batch in seconds by [length][batch], and their indices.
+    """Lanes with latencies of batches in seconds by [length][batch].
 
-    `pace` is the recent mean of measured over profiled latency. `first(lengths, behind)` is the size of the first batch
-    of `best_split` for queries without deadlines. It is cached, since it takes 0.2 ms for 32 queries, and queues of
-    short queries are alike.
+    `first(lengths, behind)` is the size of the first batch of `best_split` for queries without deadlines. It is cached,
+    since it takes 0.2 ms for 32 queries, and queues of short queries are alike.
     """
 
-    def __init__(self, profile: LatencyProfile, indices: range, overhead_s: float) -> None:
+    def __init__(self, profile: LatencyProfile, mode: LaneMode, overhead_s: float) -> None:
         self.table: list[list[float]] = (profile.table_ms / 1e3 + overhead_s).tolist()
-        self.indices = indices
-        self.pace = 1.0
+        self.mode = mode
+        self.count = len(mode.lanes)
         self.first = lru_cache(maxsize=_CACHED_SPLITS)(self._first)
 
     def _first(self, lengths: tuple[int, ...], behind: int) -> int:
-        return best_split(lengths, self.table, lanes=len(self.indices), behind=behind)[0]
+        return best_split(lengths, self.table, lanes=self.count, behind=behind)[0]
 
 
 class PolymorphicPolicy:
@@ -59,12 +50,9 @@ class PolymorphicPolicy:
     **Batches.** The first query is joined by queries of its length bin, then of the next shorter bins, according to
     the best split into batches (`best_split`).
 
-    **Lanes.** With a `parallel` profile there are two modes: one engine with all threads, which is fastest for a
-    single query, and several engines with one thread each, which are fastest for many queries. An idle machine selects
-    the mode with the smaller sum of waiting times over the waiting queries and the usual number of further arrivals;
-    or the first mode, if only that one meets the deadline of the next query. The modes never run concurrently. The
-    sums use the profile times each mode's recent ratio of measured to profiled latency: load of other processes slows
-    threads that synchronise more than independent ones, and engines that rarely run at once are faster than profiled.
+    **Lanes.** With a `parallel` profile there are two modes, one engine with all threads and several engines with one
+    thread each; `LanePolicy` selects the one with the smaller sum of waiting times over the waiting queries and the
+    usual number of further arrivals, or the first mode, if only that one meets the deadline of the next query.
 
     Args:
         runtimes: The runtimes' `max_length` in tokens, ascending.
@@ -94,35 +82,32 @@ class PolymorphicPolicy:
         self._static_upto = static_upto
         self._max_batch = min(max_batch, profile.max_batch)
         self._service_weight = service_weight
-        self._wide = _Lanes(profile, range(profile.concurrency), overhead_s)
+        self._lanes = LanePolicy(profile.concurrency, 0 if parallel is None else parallel.concurrency)
+        self._wide = _Lanes(profile, self._lanes.wide, overhead_s)
         self._narrow = None
-        if parallel is not None:
-            indices = range(profile.concurrency, profile.concurrency + parallel.concurrency)
-            self._narrow = _Lanes(parallel, indices, overhead_s)
+        if parallel is not None and self._lanes.narrow is not None:
+            self._narrow = _Lanes(parallel, self._lanes.narrow, overhead_s)
         self._heaps: list[list[_Entry]] = [[] for _ in self._bins]
         self._deadlines: list[tuple[float, int]] = []  # last moment to start, ticket
         self._tickets = count()
         self._waiting: dict[int, ArloQuery] = {}
-        self._running: dict[int, int] = {}  # lane to number of queries
-        self._mean_queued = 0.0
 
     @property
     def max_concurrency(self) -> int:
         """Maximum number of concurrent batches."""
-        return len(self._wide.indices if self._narrow is None else self._narrow.indices)
+        return self._lanes.max_concurrency
 
     @property
     def can_start(self) -> bool:
         """Whether a query is waiting that a free lane can run."""
-        return len(self._waiting) > 0 and self._may_start()
+        return len(self._waiting) > 0 and self._lanes.free
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def submit(self, query: ArloQuery) -> None:
         """Queue a query."""
-        found = min(len(self._waiting) + sum(self._running.values()), _QUEUED_PER_LANE * self.max_concurrency)
-        self._mean_queued += (found - self._mean_queued) * _QUEUED_WEIGHT
+        self._lanes.note_arrival(len(self._waiting))
         ticket = next(self._tickets)
         service = self._service(query.length)
         key = query.arrival + self._service_weight * service
@@ -156,74 +141,67 @@ class PolymorphicPolicy:
         """
         self._drop_stale()
         head_bin = min((b for b, heap in enumerate(self._heaps) if heap), key=lambda b: self._heaps[b][0], default=None)
-        if head_bin is None or not self._may_start():
+        if head_bin is None or not self._lanes.free:
             return None
         candidates = self._candidates(head_bin)
         queries = [entry[2] for entry in candidates]
-        lanes = self._lanes(queries, now)
+        lanes = self._selected(queries, now)
+        if lanes is None:
+            self._push(candidates)
+            return None
         padded = [self._padded(query.length) for query in queries]
         behind = len(self._waiting) - len(queries)
         if self._deadlines:
             latest = [math.inf if query.deadline is None else query.deadline for query in queries]
-            size = best_split(padded, lanes.table, lanes=len(lanes.indices), behind=behind, now=now, latest=latest)[0]
+            size = best_split(padded, lanes.table, lanes=lanes.count, behind=behind, now=now, latest=latest)[0]
         else:
             size = lanes.first(tuple(padded), behind)
         chosen, back = candidates[:size], candidates[size:]
-        for entry in back:
-            heapq.heappush(self._heaps[self._bin(entry[2].length)], entry)
+        self._push(back)
         for _, ticket, _ in chosen:
             del self._waiting[ticket]
-        lane = next(index for index in lanes.indices if index not in self._running)
-        self._running[lane] = len(chosen)
+        lane = self._lanes.start(lanes.mode, len(chosen))
         longest = max(query.length for _, _, query in chosen)
-        seconds = lanes.table[self._padded(longest)][len(chosen)] * lanes.pace
+        seconds = lanes.table[self._padded(longest)][len(chosen)] * lanes.mode.pace
         runtime = bisect.bisect_left(self._runtimes, longest)
         return ArloBatch(lane, runtime, [query for _, _, query in chosen], seconds)
 
     def finished(self, batch: ArloBatch, took: float | None = None) -> None:
         """Free the lane of a batch that has run, in `took` seconds, or failed (None)."""
-        self._running.pop(batch.lane, None)
-        if took is None or self._narrow is None:
-            return
-        ran, other = self._wide, self._narrow
-        if batch.lane in other.indices:
-            ran, other = other, ran
-        expected = ran.table[self._padded(max(query.length for query in batch.queries))][len(batch.queries)]
-        ran.pace += (took / expected - ran.pace) * _PACE_WEIGHT
-        other.pace += (ran.pace - other.pace) * _OTHER_PACE_WEIGHT
+        ran = self._wide if self._narrow is None or batch.lane in self._wide.mode.lanes else self._narrow
+        longest = max(query.length for query in batch.queries)
+        self._lanes.finished(batch.lane, ran.table[self._padded(longest)][len(batch.queries)], took)
 
     def requeue(self, batch: ArloBatch) -> None:
         """Requeue the queries of a batch that its lane could not run. The lane stays busy until `finished`."""
         for query in batch.queries:
             self.submit(query)
 
-    def _may_start(self) -> bool:
-        """Whether a lane is free in the mode that runs, or in any mode on an idle machine."""
-        if self._narrow is None or any(lane in self._running for lane in self._wide.indices):
-            return len(self._running) < len(self._wide.indices)
-        return len(self._running) < len(self._narrow.indices)
-
-    def _lanes(self, queries: Sequence[ArloQuery], now: float) -> _Lanes:
-        """Return the lanes of the running mode; on an idle machine, of the one with less waiting time in total."""
-        if self._narrow is None or any(lane in self._running for lane in self._wide.indices):
+    def _selected(self, queries: Sequence[ArloQuery], now: float) -> _Lanes | None:
+        """Return the lanes that run the next of the queries; None if those that run have to end first."""
+        narrow = self._narrow
+        if narrow is None:
             return self._wide
-        if self._running:
-            return self._narrow
         head = queries[0]
-        if head.deadline is not None and now + self._narrow.table[self._padded(head.length)][1] > head.deadline:
-            return self._wide
-        here = [self._padded(query.length) for query in queries]
-        coming = [here[0]] * min(self._max_batch, max(0, round(self._mean_queued) - len(self._waiting) + 1))
-        behind = len(self._waiting) - len(here)
+        only_wide = head.deadline is not None and now + narrow.table[self._padded(head.length)][1] > head.deadline
 
-        def waiting(lanes: _Lanes) -> float:
+        def waiting(mode: LaneMode) -> float:
+            lanes = self._wide if mode is self._wide.mode else narrow
+            here = [self._padded(query.length) for query in queries]
+            behind = len(self._waiting) - len(here)
+            coming = [here[0]] * min(self._max_batch, self._lanes.coming(len(self._waiting)))
             # Queries that have not arrived yet cannot share a batch with waiting ones.
-            split = best_split(here, lanes.table, lanes=len(lanes.indices), behind=len(coming) + behind)
-            split += best_split(coming, lanes.table, lanes=len(lanes.indices), behind=behind)
-            total = sum_of_waiting([*here, *coming], split, lanes.table, lanes=len(lanes.indices), behind=behind)
-            return total * lanes.pace
+            split = best_split(here, lanes.table, lanes=lanes.count, behind=len(coming) + behind)
+            split += best_split(coming, lanes.table, lanes=lanes.count, behind=behind)
+            ends = list(accumulate(split))
+            lengths = [*here, *coming]
+            batches = [
+                (lanes.table[max(lengths[end - size : end])][size], size) for end, size in zip(ends, split, strict=True)
+            ]
+            return sum_of_waiting(batches, lanes=lanes.count, behind=behind)
 
-        return min((self._wide, self._narrow), key=waiting)
+        mode = self._lanes.select(waiting, only_wide=only_wide)
+        return None if mode is None else self._wide if mode is self._wide.mode else narrow
 
     def _candidates(self, head_bin: int) -> list[_Entry]:
         """Pop the first query and those that may join it: its bin by key, then shorter bins, the nearest first."""
@@ -235,6 +213,10 @@ class PolymorphicPolicy:
                 if entry[1] in self._waiting:
                     popped.append(entry)
         return popped
+
+    def _push(self, entries: Sequence[_Entry]) -> None:
+        for entry in entries:
+            heapq.heappush(self._heaps[self._bin(entry[2].length)], entry)
 
     def _drop_stale(self) -> None:
         """Remove expired queries from the heaps' heads, and deadlines of queries that run already."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 Table = Sequence[Sequence[float]]
@@ -58,23 +57,3 @@ def best_split(
         split.append(sizes[at])
         at += sizes[at]
     return split
-
-
-def sum_of_waiting(lengths: Sequence[int], split: Sequence[int], table: Table, *, lanes: int, behind: int = 0) -> float:
-    """Return the sum over queries of the time until each is answered, in seconds.
-
-    Args:
-        lengths: Padded lengths of the waiting queries in tokens, in the order of execution.
-        split: Sizes of consecutive batches; each goes to the first free lane.
-        table: Latency in seconds by [length][batch size].
-        lanes: Number of concurrent engines.
-        behind: Number of queries after these, which count as waiting until a lane is free.
-    """
-    free = [0.0] * lanes
-    total, at = 0.0, 0
-    for size in split:
-        finish = free[0] + table[max(lengths[at : at + size])][size]
-        heapq.heapreplace(free, finish)
-        total += size * finish
-        at += size
-    return total + behind * free[0]

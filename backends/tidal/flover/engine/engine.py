@@ -241,13 +241,13 @@ class Engine:
 
     def _finish(self, generation: Generation, outcome: Outcome, error: TidalError | None = None) -> None:
         """Free a generation's slots; an error is the answer to its whole request."""
-        admitted = generation.admitted
+        admitted, running = generation.admitted, self._slots.running
         self._scheduler.remove(generation)
         self._slots.free(generation)
         self._metrics.ended(generation, outcome)
         if (record := generation.request.record) is not None and admitted:
             now = time.monotonic()
-            record.ran(now, now)
+            record.ran(now, now, running)
             record.add("generated_tokens", len(generation.tokens) or generation.generated)
         generation.response.generation_ended()
         if error is not None:

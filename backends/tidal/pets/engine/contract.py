@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,37 @@ class LoadedTask:
         self.bytes = packed + head.weight.nbytes + head.bias.nbytes
 
 
-class PetsEngine(Protocol):
-    """Runs batches in which every row has a task of its own."""
+class PetsLane(Protocol):
+    """Runs batches in which every row has a task of its own, one at a time."""
+
+    def run(
+        self,
+        tasks: Sequence[LoadedTask | None],
+        ids: Ids,
+        lengths: Ids,
+        type_ids: Ids | None = None,
+        *,
+        all_tokens: bool = False,
+        attention: bool = False,
+    ) -> EncoderOutputs:
+        """Compute all outputs of a batch; further arguments and errors as in `PetsEngine.pooled`.
+
+        Args:
+            tasks: Task of each row.
+            ids: Token ids.
+            lengths: Number of real tokens of each row.
+            type_ids: Token types.
+            all_tokens: Whether the hidden states of all tokens are computed, and not only those of the first tokens:
+                the last block then runs for all tokens.
+            attention: Whether the attention that tokens receive is returned.
+
+        Raises:
+            Unsupported: The encoder was exported without attention, or without hidden states.
+        """
+
+
+class PetsEngine(PetsLane, Protocol):
+    """An encoder with tasks; as a lane, it runs batches with all threads."""
 
     @property
     def description(self) -> Description:
@@ -74,30 +103,19 @@ class PetsEngine(Protocol):
             InvalidArgument: Shapes do not match, an id is outside the vocabulary, or a task was removed.
         """
 
-    def run(
-        self,
-        tasks: Sequence[LoadedTask | None],
-        ids: Ids,
-        lengths: Ids,
-        type_ids: Ids | None = None,
-        *,
-        all_tokens: bool = False,
-        attention: bool = False,
-    ) -> EncoderOutputs:
-        """Compute all outputs of a batch; further arguments and errors as in `pooled`.
 
-        Args:
-            tasks: Task of each row.
-            ids: Token ids.
-            lengths: Number of real tokens of each row.
-            type_ids: Token types.
-            all_tokens: Whether the hidden states of all tokens are computed, and not only those of the first tokens:
-                the last block then runs for all tokens.
-            attention: Whether the attention that tokens receive is returned.
+@runtime_checkable
+class LanedPetsEngine(PetsEngine, Protocol):
+    """An engine with further contexts: its first lane has all threads, the others have one each."""
 
-        Raises:
-            Unsupported: The encoder was exported without attention, or without hidden states.
-        """
+    @property
+    def lanes(self) -> Sequence[PetsLane]:
+        """The contexts; batches of the first and of others should not run at once, since they share the cores."""
+
+
+def lanes_of(engine: PetsEngine) -> Sequence[PetsLane]:
+    """Return the lanes of an engine, the one with all threads first."""
+    return engine.lanes if isinstance(engine, LanedPetsEngine) else (engine,)
 
 
 def answer(

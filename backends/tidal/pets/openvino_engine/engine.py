@@ -32,43 +32,22 @@ from tidal.pets.terms import FloatArray, TaskTerms
 _HINTS: dict[PetsPrecision, str] = {"fp32": "f32", "bf16": "bf16"}
 
 
-class OpenVinoPetsEngine:
-    """A frozen encoder that runs rows of any tasks in one batch; see `PetsEngine`.
+class OpenVinoLane:
+    """Contexts of one compiled form of an encoder; see `PetsEngine.run`.
 
-    Tasks can be added and removed at any time, also while batches run. `pooled` may be called from several threads; as
-    many batches run concurrently as the engine has contexts. The GIL is released while a batch runs.
+    Args:
+        requests: Requests of the compiled model: as many batches run concurrently.
+        description: Layers of the encoder.
+        handles: Lock that is held while tasks' handles are read, which no other thread may remove meanwhile; shared by
+            all lanes.
     """
 
-    def __init__(self, compiled: ov.CompiledModel, description: Description, contexts: int) -> None:
+    def __init__(self, requests: Sequence[ov.InferRequest], description: Description, handles: threading.Lock) -> None:
         self.description = description
         self._requests: queue.SimpleQueue[ov.InferRequest] = queue.SimpleQueue()
-        for _ in range(contexts):
-            self._requests.put(compiled.create_infer_request())
-        # Locked while handles are read: no other thread may remove a task in between.
-        self._handles = threading.Lock()
-
-    def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> NativeTask:
-        """Copy a task's terms into the engine's memory, packed for its kernels; `cost_key` is not used.
-
-        Raises:
-            InvalidArgument: The terms do not fit the encoder.
-        """
-        return load_task(terms, self.description)
-
-    def remove(self, task: LoadedTask) -> None:
-        """Remove a task; its memory is freed when the last batch that runs with it finishes."""
-        with self._handles:
-            _native(task).release()
-
-    def pooled(
-        self,
-        tasks: Sequence[LoadedTask | None],
-        ids: Ids,
-        lengths: Ids,
-        type_ids: Ids | None = None,
-    ) -> FloatArray:
-        """Compute the pooled vectors of a batch; see `PetsEngine.pooled`."""
-        return self.run(tasks, ids, lengths, type_ids).pooled
+        for request in requests:
+            self._requests.put(request)
+        self._handles = handles
 
     def run(
         self,
@@ -116,12 +95,74 @@ class OpenVinoPetsEngine:
         return EncoderOutputs(found["pooled"], found.get("hidden"), found.get(ATTENTION_RECEIVED))
 
 
+class OpenVinoPetsEngine:
+    """A frozen encoder that runs rows of any tasks in one batch; see `PetsEngine`.
+
+    Tasks can be added and removed at any time, also while batches run. `pooled` may be called from several threads; as
+    many batches run concurrently as the engine has contexts. The GIL is released while a batch runs.
+
+    Args:
+        description: Layers of the encoder.
+        wide: Requests of the form with all threads.
+        narrow: Requests of the form with one thread each, one per lane.
+
+    Attributes:
+        description: Layers of the encoder.
+        lanes: The form with all threads, then one lane for each single thread.
+    """
+
+    def __init__(
+        self, description: Description, wide: Sequence[ov.InferRequest], narrow: Sequence[ov.InferRequest] = ()
+    ) -> None:
+        self.description = description
+        self._handles = threading.Lock()
+        forms = [wide, *([request] for request in narrow)]
+        self.lanes = tuple(OpenVinoLane(form, description, self._handles) for form in forms)
+
+    def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> NativeTask:
+        """Copy a task's terms into the engine's memory, packed for its kernels; `cost_key` is not used.
+
+        Raises:
+            InvalidArgument: The terms do not fit the encoder.
+        """
+        return load_task(terms, self.description)
+
+    def remove(self, task: LoadedTask) -> None:
+        """Remove a task; its memory is freed when the last batch that runs with it finishes."""
+        with self._handles:
+            _native(task).release()
+
+    def pooled(
+        self,
+        tasks: Sequence[LoadedTask | None],
+        ids: Ids,
+        lengths: Ids,
+        type_ids: Ids | None = None,
+    ) -> FloatArray:
+        """Compute the pooled vectors of a batch; see `PetsEngine.pooled`."""
+        return self.run(tasks, ids, lengths, type_ids).pooled
+
+    def run(
+        self,
+        tasks: Sequence[LoadedTask | None],
+        ids: Ids,
+        lengths: Ids,
+        type_ids: Ids | None = None,
+        *,
+        all_tokens: bool = False,
+        attention: bool = False,
+    ) -> EncoderOutputs:
+        """Compute all outputs of a batch with all threads; see `PetsEngine.run`."""
+        return self.lanes[0].run(tasks, ids, lengths, type_ids, all_tokens=all_tokens, attention=attention)
+
+
 def open_openvino_engine(
     folder: Path,
     *,
     threads: int,
     precision: PetsPrecision = "fp32",
     contexts: int = 1,
+    narrow: int = 0,
     merged: TaskTerms | None = None,
 ) -> OpenVinoPetsEngine:
     """Open an encoder that `export_encoder` wrote for OpenVINO.
@@ -130,7 +171,9 @@ def open_openvino_engine(
         folder: Folder with `encoder.xml` and `encoder.json`.
         threads: CPU threads of each context.
         precision: Precision of the shared products; tasks' own terms are always computed in fp32.
-        contexts: Number of batches that may run concurrently; contexts share the weights.
+        contexts: Number of batches that may run concurrently on `threads` threads each; they share the weights.
+        narrow: Number of lanes with one thread each besides these; they share weights with each other, and those that
+            are not packed for products with all.
         merged: Task that is merged into the encoder's weights: the engine is then a copy of the encoder for that task
             alone, and runs it with the terms that `unmerged` returns. None: the encoder for all tasks.
 
@@ -147,22 +190,31 @@ def open_openvino_engine(
         raise InvalidArgument(f"{folder / GRAPH_FILE} is not a readable graph: {reason}") from None
     if merged is not None:
         merge_into(graph, description, merged)
-    compiled = core().compile_model(
+    compiled = _compile(graph, precision, contexts, threads)
+    granted = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    if granted != _HINTS[precision]:
+        raise Unsupported(f"this processor does not run {precision}: OpenVINO uses {granted} instead; accepted is fp32")
+    wide = [compiled.create_infer_request() for _ in range(contexts)]
+    if not narrow:
+        return OpenVinoPetsEngine(description, wide)
+    singles = _compile(graph, precision, narrow, 1)
+    return OpenVinoPetsEngine(description, wide, [singles.create_infer_request() for _ in range(narrow)])
+
+
+def _compile(graph: ov.Model, precision: PetsPrecision, streams: int, threads: int) -> ov.CompiledModel:
+    """Compile a graph for concurrent batches on some threads each; streams share the packed weights."""
+    return core().compile_model(
         graph,
         "CPU",
         {
             "INFERENCE_PRECISION_HINT": _HINTS[precision],
-            "PERFORMANCE_HINT": "LATENCY" if contexts == 1 else "THROUGHPUT",
-            "NUM_STREAMS": contexts,
-            "INFERENCE_NUM_THREADS": contexts * threads,
+            "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT",
+            "NUM_STREAMS": streams,
+            "INFERENCE_NUM_THREADS": streams * threads,
             # Two compiled models in one process would be pinned to the same cores.
             "ENABLE_CPU_PINNING": False,
         },
     )
-    granted = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-    if granted != _HINTS[precision]:
-        raise Unsupported(f"this processor does not run {precision}: OpenVINO uses {granted} instead; accepted is fp32")
-    return OpenVinoPetsEngine(compiled, description, contexts)
 
 
 def _native(task: LoadedTask) -> NativeTask:

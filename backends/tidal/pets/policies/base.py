@@ -34,9 +34,11 @@ class PetsBatch:
     Attributes:
         queries: Queries of any tasks; all of one task if `copy` is set.
         copy: Name of the task whose merged copy runs the batch; None for the shared base.
-        seconds: Predicted execution time.
+        seconds: Execution time on the lane by the profile.
+        lane: Lane that runs it: 0 has all threads, the others one each.
     """
 
     queries: Sequence[PetsQuery]
     copy: str | None
     seconds: float
+    lane: int = 0

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
-
-import numpy as np
 
 from tidal.errors import InvalidArgument
 from tidal.pets.policies.base import PetsBatch, PetsQuery
-from tidal.pets.policies.batching import Batching, alpha_only, joint
+from tidal.pets.policies.batching import Batching, joint
+from tidal.pets.policies.lanes import narrow_factor, waiting_s
 from tidal.pets.policies.order import NEVER, cheapest, deadline_of, first_batch, in_time
-from tidal.pets.policies.pool import IntArray, Pool, batch_seconds
+from tidal.pets.policies.planning import Planner, total_seconds
 from tidal.pets.policies.utility import UtilitySelector, all_in_time
 from tidal.pets.profile import Tables
+from tidal.serving.lanes import LaneMode, LanePolicy
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """Lanes of one mode: costs there, and the time in seconds at which each is free."""
+
+    tables: Tables
+    free: Sequence[float]
 
 
 class PetsScheduler:
@@ -24,7 +34,12 @@ class PetsScheduler:
     lock around every call. Every submitted query leaves once: in a batch, as expired, or by `clear`.
 
     A returned batch meets the deadlines of all its queries according to the profile; a query that could not meet its
-    own deadline even alone is never in one.
+    own deadline even alone is never in one. On a lane with one thread, whose times are estimates, a query may run that
+    only all threads would have answered in time.
+
+    With narrow lanes, `LanePolicy` selects whether the next batch runs on all threads or, beside others, on one of
+    them. Since the costs of both modes differ by a factor, the plan is the same, except that a plan of fewer batches
+    than lanes is split.
 
     The batch of the oldest query runs first, whatever its length, so no query waits for cheaper ones that arrived
     later. Queries with a deadline are the exception: if the plan cannot meet a deadline otherwise, the batch with the
@@ -43,6 +58,7 @@ class PetsScheduler:
         by_utility: If the planned queries cannot all be in time, run the batch with the highest utility per second
             instead of a batch of the plan; if they can and have deadlines, the batch with the fewest seconds per query.
             Overdue queries without a deadline come first.
+        narrow: Number of lanes with one thread each besides the one with all threads.
     """
 
     def __init__(
@@ -52,26 +68,34 @@ class PetsScheduler:
         *,
         horizon: int = 512,
         by_utility: bool = False,
+        narrow: int = 0,
     ) -> None:
         self._tables = tables
         self._utility = UtilitySelector(tables) if by_utility else None
-        self._copy_tables = tables.without_terms()
-        self._batching = batching
+        self.lanes = LanePolicy(narrow=narrow)
+        self._factor = narrow_factor(narrow)
+        self._narrow_tables = tables.scaled(self._factor)
+        self._ends: dict[int, float] = {}  # predicted end of the batch on each busy lane
+        self._planner = Planner(tables, batching)
         self._drain_s = 0.0  # predicted seconds of all waiting queries, when a batch was last chosen
         self._horizon = horizon
         self._waiting: dict[PetsQuery, float] = {}  # with the last time at which each can start in time
         self._latest: list[tuple[float, int, PetsQuery]] = []
         self._numbers = count()
         self._expired: list[PetsQuery] = []
-        self._plan: list[PetsBatch] | None = None  # None: the plan is not current
+        self._plan: list[PetsBatch] | None = None  # None: not current
         self._copies: frozenset[str] = frozenset()
-        self._running = False
         self._postponed = False  # whether the oldest query was overdue and not in the last batch
 
     @property
+    def max_concurrency(self) -> int:
+        """Maximum number of concurrent batches."""
+        return self.lanes.max_concurrency
+
+    @property
     def can_start(self) -> bool:
-        """Whether queries wait and the engine is free."""
-        return len(self._waiting) > 0 and not self._running
+        """Whether queries wait that a free lane can run."""
+        return len(self._waiting) > 0 and self.lanes.free
 
     @property
     def copies(self) -> frozenset[str]:
@@ -102,6 +126,7 @@ class PetsScheduler:
         latest = deadline_of(query) - self._alone_s(query)
         if latest < NEVER:
             heapq.heappush(self._latest, (latest, next(self._numbers), query))
+        self.lanes.note_arrival(len(self._waiting))
         self._waiting[query] = latest
         if self._utility is not None:
             self._utility.note_arrival(query)
@@ -129,7 +154,7 @@ class PetsScheduler:
         self._planned()
 
     def next_batch(self, now: float) -> PetsBatch | None:
-        """The batch to start now; None if no query waits or the engine is not free.
+        """The batch to start now; None if no query waits or no lane is free.
 
         Call `finished` when it has run. Queries that it leaves out because they are too late are returned by `expired`.
 
@@ -140,19 +165,59 @@ class PetsScheduler:
         if not self.can_start:
             return None
         plan = self._planned()
-        position, batch = self._choose(plan, now)
-        planned = plan.pop(position) if position is not None else None
+        mode = self.lanes.select(partial(self._waiting_s, plan), only_wide=self._only_wide(now))
+        if mode is None:
+            return None
+        narrow = mode is self.lanes.narrow
+        if narrow:
+            plan[:] = self._planner.on_lanes(plan, len(mode.lanes))
+        batches = [replace(each, seconds=self._factor * each.seconds) for each in plan] if narrow else plan
+        tables = self._narrow_tables if narrow else self._tables
+        view = LaneView(tables, [max(now, self._ends.get(lane, now)) for lane in mode.lanes])
+        position, batch = self._choose(batches, now, view)
+        planned = None
+        if position is not None:
+            planned = batches[position]
+            del plan[position]
         for query in batch.queries:
             del self._waiting[query]
         planned_for = sum(len(each.queries) for each in plan)
         if batch is not planned or 2 * planned_for < min(self._horizon, len(self._waiting)):
             self._plan = None
-        self._running = True
-        return batch
+        lane = self.lanes.start(mode, len(batch.queries))
+        self._ends[lane] = now + batch.seconds
+        return batch if lane == batch.lane else replace(batch, lane=lane)
 
-    def finished(self) -> None:
-        """Report that the batch has run or failed: the engine is free."""
-        self._running = False
+    def finished(self, batch: PetsBatch, took: float | None = None) -> None:
+        """Report that a batch has run, in `took` seconds, or failed (None): its lane is free."""
+        self._ends.pop(batch.lane, None)
+        self.lanes.finished(batch.lane, batch.seconds, took)
+
+    def _only_wide(self, now: float) -> bool:
+        """Whether only all threads meet the most urgent deadline."""
+        while self._latest and self._latest[0][2] not in self._waiting:
+            heapq.heappop(self._latest)
+        if not self._latest:
+            return False
+        latest, _, query = self._latest[0]
+        return self._late(query, latest, now)
+
+    def _waiting_s(self, plan: Sequence[PetsBatch], mode: LaneMode) -> float:
+        """Predicted sum of the waiting times of a plan in a mode."""
+        lanes = len(mode.lanes)
+        narrow = mode is self.lanes.narrow
+        plan = self._planner.on_lanes(plan, lanes) if narrow else plan
+        planned = sum(len(batch.queries) for batch in plan)
+        head = min((query for batch in plan for query in batch.queries), key=lambda query: query.arrival)
+        return waiting_s(
+            plan,
+            head,
+            self.lanes.coming(len(self._waiting)),
+            self._tables,
+            lanes=lanes,
+            factor=self._factor if narrow else 1.0,
+            behind=len(self._waiting) - planned,
+        )
 
     def requeue(self, batch: PetsBatch) -> None:
         """Requeue the queries of a batch that the engine could not run; the engine stays in use until `finished`.
@@ -163,35 +228,46 @@ class PetsScheduler:
         for query in batch.queries:
             self.submit(query)
 
-    def _choose(self, plan: Sequence[PetsBatch], now: float) -> tuple[int | None, PetsBatch]:
+    def _choose(self, plan: Sequence[PetsBatch], now: float, view: LaneView) -> tuple[int | None, PetsBatch]:
         """The index of the planned batch that runs now, and the part of it that runs; None if it is another batch."""
         positions = {query: position for position, batch in enumerate(plan) for query in batch.queries}
-        self._drain_s = _seconds(plan) * len(self._waiting) / len(positions)
+        self._drain_s = total_seconds(plan) * len(self._waiting) / len(positions) / len(view.free)
         candidates = list(positions)
         if self._utility is not None:
             unbounded = [query for query in positions if query.deadline is None]
             candidates = unbounded
             if not any(self._overdue(query, now) for query in unbounded):
                 self._postponed = False
-                if not all_in_time(plan, now):
-                    return None, self._utility.best_batch(self._waiting, now)
+                if not all_in_time(plan, view.free):
+                    return None, self._utility.best_batch(self._in_time(now, view), now, view.tables)
             if not unbounded:
                 # All are in time: time that is saved now is left for queries of higher utility.
-                parts = [in_time(batch, now, self._tables) for batch in plan]
-                position = first_batch(parts, now, cheapest(parts))
+                parts = [in_time(batch, now, view.tables) for batch in plan]
+                position = first_batch(parts, view.free, cheapest(parts))
                 return position, parts[position]
         oldest = min(candidates, key=lambda query: query.arrival)
         overdue = self._overdue(oldest, now)
         if overdue and self._postponed:
             position = positions[oldest]
-            batch = in_time(plan[position], now, self._tables, oldest)
+            batch = in_time(plan[position], now, view.tables, oldest)
         else:
             # The part of each that would run: an urgent query must not be lost because its whole batch is too slow.
-            parts = [in_time(batch, now, self._tables) for batch in plan]
-            position = first_batch(parts, now, positions[oldest])
+            parts = [in_time(batch, now, view.tables) for batch in plan]
+            position = first_batch(parts, view.free, positions[oldest])
             batch = parts[position]
         self._postponed = overdue and oldest not in batch.queries
         return position, batch
+
+    def _in_time(self, now: float, view: LaneView) -> Collection[PetsQuery]:
+        """The waiting queries that are in time if they run alone; all if none is."""
+        if view.tables is self._tables:
+            return self._waiting
+        found = [query for query, latest in self._waiting.items() if not self._late(query, latest, now)]
+        return found or self._waiting
+
+    def _late(self, query: PetsQuery, latest: float, now: float) -> bool:
+        """Whether a query that can wait until `latest` for all threads would be late on one."""
+        return latest - (self._factor - 1) * self._alone_s(query) < now
 
     def _overdue(self, query: PetsQuery, now: float) -> bool:
         """Whether a query has waited for longer than all waiting queries are predicted to take."""
@@ -220,33 +296,5 @@ class PetsScheduler:
                     queries,
                     key=lambda query: min(query.arrival + self._drain_s, self._waiting[query]),
                 )
-            self._plan = self._batches(queries)
+            self._plan = self._planner.plan(queries, self._copies)
         return self._plan
-
-    def _batches(self, queries: Sequence[PetsQuery]) -> list[PetsBatch]:
-        """Batches with the least predicted total time: each task with a copy runs on its copy or with the others."""
-        pool = Pool.of(self._tables, ((query.task, query.kind, query.length) for query in queries))
-        apart: list[PetsBatch] = []
-        rest = np.arange(len(pool))
-        shared = self._run(queries, pool, rest, None)
-        for task in sorted(self._copies & {query.task for query in queries}):
-            of_task = np.array([queries[position].task == task for position in rest])
-            own = self._run(queries, pool, rest[of_task], task)
-            without = self._run(queries, pool, rest[~of_task], None)
-            if _seconds(own) + _seconds(without) < _seconds(shared):
-                apart, rest, shared = apart + own, rest[~of_task], without
-        return apart + shared
-
-    def _run(self, queries: Sequence[PetsQuery], pool: Pool, positions: IntArray, copy: str | None) -> list[PetsBatch]:
-        """Batches of some of the queries on the shared base, or on a task's copy, where terms cost nothing."""
-        tables, batching = (self._tables, self._batching) if copy is None else (self._copy_tables, alpha_only)
-        taken = pool.take(positions)
-        plan = batching(taken, tables) if len(taken) > 1 else [np.arange(len(taken))] * len(taken)
-        return [
-            PetsBatch([queries[position] for position in positions[batch]], copy, seconds)
-            for batch, seconds in zip(plan, batch_seconds(taken, plan, tables).tolist(), strict=True)
-        ]
-
-
-def _seconds(batches: Sequence[PetsBatch]) -> float:
-    return sum(batch.seconds for batch in batches)

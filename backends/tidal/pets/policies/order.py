@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 
 from tidal.pets.policies.base import PetsBatch, PetsQuery
 from tidal.pets.profile import Tables
@@ -20,15 +21,29 @@ def cheapest(plan: Sequence[PetsBatch]) -> int:
     return min(range(len(plan)), key=lambda position: plan[position].seconds / len(plan[position].queries))
 
 
-def first_batch(plan: Sequence[PetsBatch], now: float, preferred: int) -> int:
-    """Index of the batch to run now, if one batch runs at a time.
+def ends(seconds: Iterable[float], free: Sequence[float]) -> Iterator[float]:
+    """Times at which consecutive batches end, each of which runs on the lane that is free first.
+
+    Args:
+        seconds: Execution times of the batches.
+        free: Time at which each lane is free.
+    """
+    lanes = sorted(free)
+    for each in seconds:
+        end = lanes[0] + each
+        heapq.heapreplace(lanes, end)
+        yield end
+
+
+def first_batch(plan: Sequence[PetsBatch], free: Sequence[float], preferred: int) -> int:
+    """Index of the batch to run now.
 
     It is the preferred one, unless that would make another batch late that would be in time if batches ran by deadline:
     then it is the one with the earliest deadline.
 
     Args:
         plan: Planned batches.
-        now: Present time in seconds.
+        free: Time in seconds at which each lane is free, of at least one now.
         preferred: Index of the preferred batch.
     """
     deadlines = [min(map(deadline_of, batch.queries)) for batch in plan]
@@ -36,22 +51,20 @@ def first_batch(plan: Sequence[PetsBatch], now: float, preferred: int) -> int:
         (position for position in range(len(plan)) if deadlines[position] < NEVER), key=deadlines.__getitem__
     )
 
-    def late(at: float, positions: Sequence[int]) -> set[int]:
-        found = set()
-        for position in positions:
-            at += plan[position].seconds
-            if at > deadlines[position]:
-                found.add(position)
-        return found
+    def late(positions: Sequence[int]) -> set[int]:
+        times = ends((plan[position].seconds for position in positions), free)
+        return {position for position, end in zip(positions, times, strict=True) if end > deadlines[position]}
 
     others = [position for position in urgent if position != preferred]
-    if not others or late(now + plan[preferred].seconds, others) <= late(now, urgent):
+    if not others or late([preferred, *others]) - {preferred} <= late(urgent):
         return preferred
     return urgent[0]
 
 
 def in_time(batch: PetsBatch, now: float, tables: Tables, head: PetsQuery | None = None) -> PetsBatch:
     """The batch, or the part of it whose queries all meet their deadlines if it starts now.
+
+    Queries that would be late even alone have no deadline here: on a lane with one thread that is only an estimate.
 
     The part contains `head`, and as many of the other queries as can join without making any of them late; queries that
     do not make the batch longer join first.
@@ -62,12 +75,20 @@ def in_time(batch: PetsBatch, now: float, tables: Tables, head: PetsQuery | None
         tables: Costs of the base and of tasks' terms.
         head: Query that must be in the part and meets its deadline alone; None: the query with the earliest deadline.
     """
-    if now + batch.seconds <= min(map(deadline_of, batch.queries)):
+    end = now + batch.seconds
+    if end <= min(map(deadline_of, batch.queries)):
+        return batch
+
+    def due(query: PetsQuery) -> float:
+        deadline = deadline_of(query)
+        return deadline if now + tables.alone_s(tables.kind(query.kind), query.length) <= deadline else NEVER
+
+    if end <= min(map(due, batch.queries)):
         return batch
     if head is None:
-        head = min(batch.queries, key=deadline_of)
+        head = min(batch.queries, key=due)
     others = [query for query in batch.queries if query is not head]
-    others.sort(key=lambda query: (max(query.length, head.length), deadline_of(query), query.arrival))
+    others.sort(key=lambda query: (max(query.length, head.length), due(query), query.arrival))
     kept: list[PetsQuery] = []
     groups: dict[str, tuple[int, int]] = {}  # queries and longest of each task
     seconds, terms, longest, earliest = 0.0, 0.0, 0, NEVER
@@ -79,10 +100,10 @@ def in_time(batch: PetsBatch, now: float, tables: Tables, head: PetsQuery | None
         if batch.copy is None:
             with_it += float(task[grown[1], grown[0]] - task[length, count])
         wanted = with_it + float(tables.shared[max(longest, query.length), len(kept) + 1])
-        if kept and now + wanted > min(earliest, deadline_of(query)):
+        if kept and now + wanted > min(earliest, due(query)):
             continue
         kept.append(query)
         groups[query.task] = grown
         seconds, terms = wanted, with_it
-        longest, earliest = max(longest, query.length), min(earliest, deadline_of(query))
-    return PetsBatch(kept, batch.copy, seconds)
+        longest, earliest = max(longest, query.length), min(earliest, due(query))
+    return PetsBatch(kept, batch.copy, seconds, batch.lane)

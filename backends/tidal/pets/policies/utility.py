@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tidal.pets.policies.base import PetsBatch, PetsQuery
-from tidal.pets.policies.order import NEVER, deadline_of
+from tidal.pets.policies.order import NEVER, deadline_of, ends
 from tidal.pets.profile import Tables
 
 # Size of the batch from which a query's marginal seconds are taken, and their lower bound.
@@ -25,13 +25,16 @@ _REMEMBERED = 128
 _LOOKED_AT, _PASSED_OVER = 256, 64
 
 
-def all_in_time(plan: Iterable[PetsBatch], now: float) -> bool:
-    """Whether all batches meet the deadlines of all their queries if they run from now on, ordered by deadline."""
-    for deadline, seconds in sorted((min(map(deadline_of, batch.queries)), batch.seconds) for batch in plan):
-        now += seconds
-        if now > deadline:
-            return False
-    return True
+def all_in_time(plan: Iterable[PetsBatch], free: Sequence[float]) -> bool:
+    """Whether all batches meet the deadlines of all their queries if they run ordered by deadline.
+
+    Args:
+        plan: Batches.
+        free: Time in seconds at which each lane is free.
+    """
+    ordered = sorted((min(map(deadline_of, batch.queries)), batch.seconds) for batch in plan)
+    times = ends((seconds for _, seconds in ordered), free)
+    return all(end <= deadline for end, (deadline, _) in zip(times, ordered, strict=True))
 
 
 class UtilitySelector:
@@ -76,7 +79,7 @@ class UtilitySelector:
         terms = self._tables.terms[self._tables.kind(query.kind), query.length, 1]
         return max(float(self._in_company[query.length] + terms), _LEAST_S)
 
-    def best_batch(self, queries: Iterable[PetsQuery], now: float) -> PetsBatch:
+    def best_batch(self, queries: Iterable[PetsQuery], now: float, tables: Tables) -> PetsBatch:
         """Select the batch to run now.
 
         Queries are added by descending utility per second, leaving out those that would make another query or
@@ -86,6 +89,7 @@ class UtilitySelector:
         Args:
             queries: Waiting queries, at least one; each of them is in time if it runs now and alone.
             now: Present time in seconds.
+            tables: Costs on the lane that runs the batch.
         """
         taken: list[PetsQuery] = []
         groups: dict[str, tuple[int, int]] = {}  # queries and longest of each task
@@ -94,9 +98,9 @@ class UtilitySelector:
         for query in heapq.nlargest(_LOOKED_AT, queries, key=self.utility_per_s):
             count, length = groups.get(query.task, (0, 0))
             grown = count + 1, max(length, query.length)
-            of_kind = self._tables.terms[self._tables.kind(query.kind)]
+            of_kind = tables.terms[tables.kind(query.kind)]
             with_it = terms + float(of_kind[grown[1], grown[0]] - of_kind[length, count])
-            seconds = with_it + float(self._tables.shared[max(longest, query.length), len(taken) + 1])
+            seconds = with_it + float(tables.shared[max(longest, query.length), len(taken) + 1])
             if taken and (seconds == NEVER or now + seconds > min(earliest, deadline_of(query))):
                 passed_over += 1
                 if passed_over == _PASSED_OVER:
@@ -108,6 +112,6 @@ class UtilitySelector:
             utility += query.utility
             if utility - price * seconds >= most:
                 best_batch, most, best_s = len(taken), utility - price * seconds, seconds
-            if len(taken) == self._tables.max_batch:
+            if len(taken) == tables.max_batch:
                 break
         return PetsBatch(taken[:best_batch], None, best_s)

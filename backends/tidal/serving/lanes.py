@@ -1,0 +1,189 @@
+"""Which mode of an engine runs: one context with all threads, or several with one thread each. Pure, as policies are.
+
+Imports nothing of the project; imported by the policies of systems whose engines have both forms.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+# Weight of the newest arrival in the running mean of the number of queries that an arrival finds in the queue, and the
+# largest number that counts, as a multiple of the lanes: after a peak, the mean falls below 0.5 within 17 arrivals that
+# find nothing. Without the limit, a lone client with long queries was served by one thread of two for 2 seconds.
+_QUEUED_WEIGHT = 1 / 8
+_QUEUED_PER_LANE = 2
+# Weight of the newest batch in a mode's pace: of the first batches, which replace a guess, of all others, and of a
+# trial, which is rare.
+_FIRST_RUNS = 4
+_PACE_WEIGHT = 1 / 16
+_TRIAL_WEIGHT = 1 / 4
+# Batches of a narrow mode that never idles until the modes are compared again, and the share of its cost that the wide
+# mode must save then, because lanes idle while they are drained.
+_REVIEW_AFTER = 16
+_REVIEW_MARGIN = 0.95
+# Batches of one mode until the other is tried, and the rest after a trial as a multiple of its duration: trials take at
+# most 3 % of the time, and less as the tried mode is worse.
+_TRIAL_AFTER = 64
+_TRIAL_REST = 32
+_LARGEST_REGRET = 16.0
+
+
+@dataclass(slots=True, eq=False)
+class LaneMode:
+    """Equal engine contexts that run concurrently.
+
+    Attributes:
+        lanes: Numbers of the contexts.
+        pace: Recent mean of measured over predicted latency.
+        runs: Number of measured batches.
+        unused: Number of batches that the other mode has completed since this one last started one.
+        rests_until: Engine time in seconds until which it is not tried.
+    """
+
+    lanes: range
+    pace: float = 1.0
+    runs: int = 0
+    unused: int = 0
+    rests_until: float = 0.0
+
+
+class LanePolicy:
+    """Selects between one engine context with all threads and several with one thread each, which never run at once.
+
+    All threads together answer a single query soonest; independent threads answer many queries soonest, and suffer less
+    from other processes, since none waits for another one at every layer of a model.
+
+    An idle machine selects the mode with the smaller predicted cost times its pace, the recent ratio of measured to
+    predicted latency. Narrow lanes that are never idle are compared again after some batches, and drained if the wide
+    mode is better. A mode that has not run for long is tried, whatever the length of the queue: its measured pace and
+    not a noisy profile decides. Trials are rarer, the longer and the worse they are.
+
+    Args:
+        wide: Number of contexts with all threads; their lanes come first.
+        narrow: Number of contexts with one thread; 0: there is only the wide mode.
+    """
+
+    def __init__(self, wide: int = 1, narrow: int = 0) -> None:
+        self.wide = LaneMode(range(wide))
+        self.narrow = LaneMode(range(wide, wide + narrow)) if narrow else None
+        self._mode: LaneMode | None = None  # of the running lanes; None: all are idle
+        self._running: dict[int, int] = {}  # lane to number of queries
+        self._draining = False  # whether no batch may start until all lanes are idle
+        self._trial: float | None = None  # cost of the tried mode over that of the better one; None: no trial
+        self._since_review = 0
+        self._busy_s = 0.0
+        self._mean_queued = 0.0
+
+    @property
+    def max_concurrency(self) -> int:
+        """Maximum number of concurrent batches."""
+        return max(len(mode.lanes) for mode in (self.wide, self.narrow) if mode is not None)
+
+    @property
+    def busy(self) -> int:
+        """Number of lanes that run a batch."""
+        return len(self._running)
+
+    @property
+    def free(self) -> bool:
+        """Whether a batch may start."""
+        if self._mode is None:
+            return True
+        return not self._draining and len(self._running) < len(self._mode.lanes)
+
+    def note_arrival(self, waiting: int) -> None:
+        """Record a query that arrives while `waiting` others wait."""
+        found = min(waiting + sum(self._running.values()), _QUEUED_PER_LANE * self.max_concurrency)
+        self._mean_queued += (found - self._mean_queued) * _QUEUED_WEIGHT
+
+    def coming(self, waiting: int) -> int:
+        """Usual number of further queries that arrive soon while `waiting` queries wait."""
+        return max(0, round(self._mean_queued) - waiting + 1)
+
+    def select(self, cost: Callable[[LaneMode], float], *, only_wide: bool = False) -> LaneMode | None:
+        """Select the mode of the next batch; call it only if `free`.
+
+        Args:
+            cost: Predicted cost of the waiting queries in a mode, in any unit, without the mode's pace.
+            only_wide: Whether only the wide mode meets the deadline of the next query, which counts on an idle machine.
+
+        Returns:
+            The mode; None if no batch may start until all lanes are idle.
+        """
+        if self.narrow is None or self._mode is self.wide:
+            return self.wide
+        if self._mode is self.narrow and self._since_review < _REVIEW_AFTER:
+            return self._mode
+        if self._mode is None and only_wide:
+            return self.wide
+        self._since_review = 0
+        costs = {mode: cost(mode) * mode.pace for mode in (self.wide, self.narrow)}
+        if self._mode is not None:
+            preferred = costs[self.wide] < _REVIEW_MARGIN * costs[self.narrow]
+            self._draining = preferred or self._is_due(self.wide)
+            return None if self._draining else self._mode
+        best, other = sorted(costs, key=costs.__getitem__)
+        if not self._is_due(other):
+            return best
+        self._trial = costs[other] / costs[best] if costs[best] > 0 else 1.0
+        return other
+
+    def start(self, mode: LaneMode, queries: int) -> int:
+        """Start a batch of a number of queries in the selected mode, and return its lane."""
+        lane = next(index for index in mode.lanes if index not in self._running)
+        self._running[lane] = queries
+        self._mode = mode
+        self._since_review += 1
+        mode.unused = 0
+        # A trial fills each lane once.
+        self._draining = self._trial is not None and len(self._running) == len(mode.lanes)
+        return lane
+
+    def finished(self, lane: int, predicted_s: float, took_s: float | None = None) -> None:
+        """Free a lane.
+
+        Args:
+            lane: Lane whose batch has ended.
+            predicted_s: Predicted seconds of the batch, without the mode's pace.
+            took_s: Measured seconds; None if not all of the batch ran.
+        """
+        self._running.pop(lane, None)
+        if took_s is not None and self.narrow is not None:
+            self._measure(lane in self.narrow.lanes, took_s / predicted_s, took_s)
+        if not self._running:
+            self._mode, self._draining, self._trial = None, False, None
+
+    def _measure(self, ran_narrow: bool, ratio: float, took_s: float) -> None:
+        assert self.narrow is not None
+        ran, other = (self.narrow, self.wide) if ran_narrow else (self.wide, self.narrow)
+        weight = max(_PACE_WEIGHT, 1 / (ran.runs + _FIRST_RUNS))
+        self._busy_s += took_s
+        if self._trial is not None:
+            weight = max(weight, _TRIAL_WEIGHT)
+            ran.rests_until = self._busy_s + _TRIAL_REST * took_s * min(max(self._trial, 1.0), _LARGEST_REGRET)
+        ran.pace += (ratio - ran.pace) * weight
+        ran.runs += 1
+        other.unused += 1
+
+    def _is_due(self, mode: LaneMode) -> bool:
+        """Whether a mode that does not run should be tried."""
+        return mode.unused >= _TRIAL_AFTER and self._busy_s >= mode.rests_until
+
+
+def sum_of_waiting(batches: Iterable[tuple[float, int]], *, lanes: int, behind: int = 0) -> float:
+    """Return the sum over queries of the time until each is answered, in seconds.
+
+    Args:
+        batches: Seconds and number of queries of consecutive batches; each goes to the first free lane.
+        lanes: Number of lanes.
+        behind: Number of queries after these, which count as waiting until a lane is free.
+    """
+    free = [0.0] * lanes
+    total = 0.0
+    for seconds, queries in batches:
+        finish = free[0] + seconds
+        heapq.heapreplace(free, finish)
+        total += queries * finish
+    return total + behind * free[0]

@@ -1,0 +1,142 @@
+"""The selection between wide and narrow lanes: hand-made cases, brute force and invariants."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidal.serving.lanes import LaneMode, LanePolicy, sum_of_waiting
+
+
+def run(policy: LanePolicy, takes: dict[bool, float], cost: dict[bool, float], batches: int) -> list[int]:
+    """Run batches from a queue that never ends, and return their lanes; keys are whether the mode is narrow."""
+    running: list[tuple[float, int]] = []
+    now, lanes = 0.0, list[int]()
+
+    def narrow(mode: LaneMode) -> bool:
+        return mode is policy.narrow
+
+    while len(lanes) < batches:
+        while policy.free:
+            policy.note_arrival(10)
+            mode = policy.select(lambda each: cost[narrow(each)])
+            if mode is None:
+                break
+            lanes.append(policy.start(mode, 1))
+            running.append((now + takes[narrow(mode)], lanes[-1]))
+        running.sort()
+        now, lane = running.pop(0)
+        policy.finished(lane, 1.0, takes[lane > 0])
+    for _, lane in running:
+        policy.finished(lane, 1.0)
+    return lanes
+
+
+class TestSelection:
+    def test_without_narrow_lanes_no_cost_is_computed(self) -> None:
+        policy = LanePolicy(3)
+
+        def never(_mode: LaneMode) -> float:
+            raise AssertionError
+
+        assert [policy.start(policy.select(never) or policy.wide, 1) for _ in range(3)] == [0, 1, 2]
+        assert not policy.free
+        policy.finished(1, 1.0, 1.0)
+        assert policy.start(policy.wide, 1) == 1
+        assert policy.max_concurrency == policy.busy == 3
+
+    @pytest.mark.parametrize("only_wide", [False, True])
+    def test_an_idle_machine_selects_the_cheaper_mode_unless_only_wide_is_in_time(self, only_wide: bool) -> None:
+        policy = LanePolicy(1, 2)
+        mode = policy.select(lambda each: 1.0 if each is policy.narrow else 2.0, only_wide=only_wide)
+        assert mode is (policy.wide if only_wide else policy.narrow)
+
+    def test_drained_lanes_start_nothing_until_all_are_idle(self) -> None:
+        policy = LanePolicy(1, 2)
+        narrow = policy.narrow
+        assert narrow is not None
+        better = {False: 2.0, True: 1.0}
+
+        def cost(mode: LaneMode) -> float:
+            return better[mode is narrow]
+
+        for _ in range(2):
+            assert policy.select(cost) is narrow
+            policy.start(narrow, 1)
+        better = {False: 1.0, True: 2.0}
+        for _ in range(100):
+            policy.finished(1, 1.0)
+            if policy.select(cost) is None:
+                break
+            assert policy.start(narrow, 1) == 1
+        assert (policy.free, policy.busy) == (False, 1)
+        policy.finished(2, 1.0)
+        assert policy.free
+        assert policy.select(cost) is policy.wide
+
+    @pytest.mark.parametrize("slow", [False, True])
+    def test_trials_of_a_much_slower_mode_are_rare(self, slow: bool) -> None:
+        """A trial of 100 s beside batches of 1 s."""
+        lanes = run(LanePolicy(1, 2), {slow: 100.0, not slow: 1.0}, {False: 1.0, True: 1.0}, 20_000)
+        tried = sum((lane > 0) is slow for lane in lanes)
+        assert 1 <= tried <= 16
+
+    def test_a_mode_that_becomes_faster_is_used_again(self) -> None:
+        policy = LanePolicy(1, 2)
+        equal = {False: 1.0, True: 1.0}
+        assert set(run(policy, {False: 10.0, True: 2.0}, equal, 1000)[-50:]) >= {1, 2}
+        late = run(policy, {False: 0.5, True: 2.0}, equal, 10_000)
+        assert late[-1000:].count(0) >= 950
+
+
+@given(
+    costs=st.lists(st.tuples(st.floats(0.1, 9), st.floats(0.1, 9)), min_size=1, max_size=300),
+    took=st.lists(st.one_of(st.none(), st.floats(1e-3, 20)), min_size=1, max_size=30),
+    ends=st.lists(st.booleans(), min_size=1, max_size=30),
+    wide=st.integers(1, 2),
+    narrow=st.integers(0, 4),
+)
+@settings(max_examples=150, deadline=None)
+def test_modes_never_mix_lanes_are_never_shared_and_work_never_stops(
+    costs: list[tuple[float, float]], took: list[float | None], ends: list[bool], wide: int, narrow: int
+) -> None:
+    policy = LanePolicy(wide, narrow)
+    running: list[int] = []
+    for (wide_cost, narrow_cost), took_s, end in zip(costs, itertools.cycle(took), itertools.cycle(ends), strict=False):
+        if not running:
+            assert policy.free
+        if policy.free:
+            policy.note_arrival(len(running))
+            by_mode = {policy.wide: wide_cost, policy.narrow: narrow_cost}
+            mode = policy.select(by_mode.__getitem__)
+            if mode is None:
+                assert running
+                assert not policy.free
+            else:
+                lane = policy.start(mode, 1)
+                assert lane not in running
+                assert {each < wide for each in running} <= {lane < wide}
+                running.append(lane)
+        assert policy.busy == len(running) <= policy.max_concurrency
+        if running and (end or not policy.free):
+            policy.finished(running.pop(0), 1.0, took_s)
+
+
+@given(
+    batches=st.lists(st.tuples(st.floats(0.1, 9), st.integers(1, 5)), max_size=8),
+    lanes=st.integers(1, 3),
+    behind=st.integers(0, 4),
+)
+def test_the_sum_of_waiting_is_that_of_first_free_lanes(
+    batches: list[tuple[float, int]], lanes: int, behind: int
+) -> None:
+    busy = [0.0] * lanes
+    total = 0.0
+    for seconds, queries in batches:
+        first = busy.index(min(busy))
+        busy[first] += seconds
+        total += queries * busy[first]
+    assert sum_of_waiting(batches, lanes=lanes, behind=behind) == pytest.approx(total + behind * min(busy))
