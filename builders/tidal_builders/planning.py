@@ -51,7 +51,8 @@ class BuildPlan(Generic[ManifestT]):
         return fingerprint(self.ingredients)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Without slots: with them, an alias such as TextModelPlan[Manifest] cannot create a frozen one (Python before 3.12).
+@dataclass(frozen=True, kw_only=True)
 class TextModelPlan(BuildPlan[ManifestT]):
     """The plan of a model that is built from one source model and sample texts.
 

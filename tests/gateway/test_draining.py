@@ -108,7 +108,7 @@ class TestDraining:
             assert await asyncio.to_thread(gateway.process.wait, 20) == 0
 
     @runs
-    async def test_what_is_cut_by_the_time_limit_is_told(self, tmp_path: Path) -> None:
+    async def test_what_the_time_limit_cuts_ends_with_an_error(self, tmp_path: Path) -> None:
         async with (
             Scene(1, decoupled=True) as scene,
             before(scene, tmp_path, "--exit-timeout-s", "1") as (gateway, client),

@@ -17,7 +17,7 @@ from tidal_gateway.upstream.models import ModelFacts, model_facts
 from tidal_gateway.upstream.outages import MIN_CHECK_S, Outage, Outages
 from tidal_gateway.upstream.status import read_report
 
-#: Seconds between checks of a server of which nothing is out.
+#: Seconds between checks while nothing is out.
 CHECK_S: Final = 1.0
 #: A call that has waited this long may belong to a process that has died.
 SUSPICIOUS_S: Final = 0.3
