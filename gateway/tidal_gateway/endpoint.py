@@ -60,16 +60,18 @@ class Endpoint:
         except ClientDisconnected:
             exchange.disconnected = True
         except SlowReader:
-            exchange.disconnected = True
+            exchange.disconnected, exchange.code = True, "slow_reader"
             if ABORT_KEY in scope:
                 scope[ABORT_KEY]()
         except asyncio.CancelledError:
             task = asyncio.current_task()
             # Only a disconnect ends here; at shutdown the server cancels too.
             if not exchange.disconnected or task is None or task.uncancel() > 0:
+                exchange.status, exchange.code = exchange.status or 503, exchange.code or "shutdown"
                 raise
-        if exchange.disconnected:
-            exchange.status = DISCONNECTED
+        finally:
+            if exchange.disconnected:
+                exchange.status, exchange.code = DISCONNECTED, exchange.code or "client_disconnected"
 
     async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
         sent = _Sender(send, exchange, self._gateway.settings.write_timeout_s)

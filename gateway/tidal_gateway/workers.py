@@ -18,7 +18,7 @@ from uvicorn.supervisors import Multiprocess
 
 from tidal.errors import InvalidArgument, Unavailable
 from tidal_gateway.edge.access_log import log_target
-from tidal_gateway.edge.protocol import LimitedProtocol, limits_of
+from tidal_gateway.edge.protocol import LimitedProtocol, Shared, limits_of
 from tidal_gateway.edge.tls import Certificates
 from tidal_gateway.keys.rates import create_table
 from tidal_gateway.keys.store import read_keys
@@ -67,7 +67,7 @@ class WorkerStart:
         app = create_app(
             self.settings, log_target=self.log_target, rate_table=self.rate_table, lane_table=self.lane_table
         )
-        LimitedProtocol.limits, LimitedProtocol.record = limits_of(self.settings), app.record
+        LimitedProtocol.shared = Shared(limits_of(self.settings), app.record)
         return app
 
     def tls(self, config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
@@ -75,6 +75,30 @@ class WorkerStart:
         certificates = Certificates(self.settings)
         threading.Thread(target=certificates.run, name="certificates", daemon=True).start()
         return certificates.context
+
+
+class Workers(Multiprocess):
+    """The worker processes, and this one, which supervises them: replaces those that end, and removes their gauges."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self._running: set[int] = set()
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace workers that have ended. Their counters stay, their gauges go."""
+        from prometheus_client.multiprocess import mark_process_dead
+
+        super().keep_subprocess_alive()
+        running = {each.pid for each in self.processes if each.pid is not None}
+        for ended in self._running - running:
+            mark_process_dead(ended)  # type: ignore[no-untyped-call]
+        self._running = running
+
+    def terminate_all(self) -> None:
+        """Ask the workers to end, and give up the port: while they drain, nobody would accept its connections."""
+        for listener in self.sockets:
+            listener.close()
+        super().terminate_all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +167,6 @@ def worker_config(worker: WorkerStart) -> uvicorn.Config:
         timeout_worker_healthcheck=_HEALTH_CHECK_S,
         ssl_context_factory=worker.tls if settings.tls_cert is not None else None,
     )
-
-
-class Workers(Multiprocess):
-    """The worker processes, and this one, which supervises them."""
-
-    def terminate_all(self) -> None:
-        """Ask the workers to end, and give up the port: while they drain, nobody would accept its connections."""
-        for listener in self.sockets:
-            listener.close()
-        super().terminate_all()
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -32,9 +33,37 @@ class TestKeyFile:
         assert (tmp_path / "keys.json").stat().st_mode & 0o077 == 0
         revoked = tidal_in_process("keys", "revoke", entry["id"], *file, environment=environment)
         assert revoked.returncode == 0
-        assert read_keys(tmp_path / "keys.json").keys == ()
+        (kept,) = read_keys(tmp_path / "keys.json").keys
+        assert kept.revoked is not None
         again = tidal_in_process("keys", "revoke", entry["id"], *file, environment=environment)
-        assert (again.returncode, "has no key with the id" in again.stderr) == (1, True)
+        assert (again.returncode, "was revoked at" in again.stderr) == (1, True)
+
+    def test_the_list_has_all_of_each_key(self, tmp_path: Path) -> None:
+        path = tmp_path / "keys.json"
+        _, first = add_key(
+            path, "search team", models=("encoder/*", "intent"), requests_per_minute=5, max_concurrency=2
+        )
+        _, second = add_key(path, "other")
+        revoke_key(path, second.id)
+        listed = tidal_in_process("keys", "list", "--file", str(path), environment={"PATH": ""})
+        head, *rows = (re.split(r" {2,}", line) for line in listed.stdout.splitlines())
+        assert head == ["id", "name", "models", "limits", "created", "revoked"]
+        created = first.created.isoformat().replace("+00:00", "Z")
+        limits = "5 requests/min, 2 at a time"
+        assert rows[0] == [first.id, "search team", "encoder/*, intent", limits, created, "no"]
+        assert rows[1][:4] == [second.id, "other", "all", "none"]
+        assert rows[1][5].startswith("20")
+        document = tidal_in_process("keys", "list", "--file", str(path), "--json", environment={"PATH": ""})
+        names = {"id", "name", "models", "requests_per_minute", "tokens_per_minute", "max_concurrency"}
+        assert all(each.keys() == names | {"created", "revoked"} for each in json.loads(document.stdout))
+
+    def test_a_revoked_key_is_not_found(self, tmp_path: Path) -> None:
+        key, entry = add_key(tmp_path / "k", "x")
+        store = KeyStore(tmp_path / "k")
+        assert store.find(key) == entry
+        revoke_key(tmp_path / "k", entry.id)
+        store._checked -= 10
+        assert store.find(key) is None
 
     def test_many_processes_may_add_at_once(self, tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as pool:

@@ -92,7 +92,7 @@ def test_a_refusal_has_an_id_a_line_and_a_count(
     assert document["error"]["code"] == code
     assert headers["content-type"] == "application/json"
     identifier = headers["x-request-id"]
-    assert until(lambda: logged(limited, identifier))
+    assert until(lambda: bool(logged(limited, identifier)))
     (line,) = logged(limited, identifier)
     assert (line["status"], line["code"], line["path"]) == (status, code, path)
     assert line["client"] == "127.0.0.1"

@@ -159,6 +159,25 @@ class TestGuarded:
         assert sorted(codes) == [200, 200, 429, 429, 429, 429]
         assert guarded.post("/v1/embeddings", EMBED, key).status_code == 200
 
+    def test_a_request_that_failed_or_lost_its_client_is_no_longer_counted(
+        self, guarded: Guarded, new_key: Callable[..., str]
+    ) -> None:
+        key = new_key(max_concurrency=1)
+        for path, document in (
+            ("/v1/embeddings", {"model": "embedder", "input": "error INTERNAL broken"}),
+            ("/v1/embeddings", {"model": "nope", "input": "a"}),
+            ("/v1/embeddings", {}),
+        ):
+            assert guarded.post(path, document, key).status_code != 429
+        header = {"Authorization": f"Bearer {key}"}
+        forever = {"model": "talker", "messages": [{"role": "user", "content": "forever"}], "stream": True}
+        with httpx.Client(verify=guarded.trust, base_url=guarded.gateway.url, headers=header, timeout=30) as client:
+            for _ in range(3):
+                with client.stream("POST", "/v1/chat/completions", json=forever) as stream:
+                    assert next(stream.iter_lines())
+                    assert guarded.post("/v1/embeddings", EMBED, key).status_code == 429
+                assert until(lambda: guarded.post("/v1/embeddings", EMBED, key).status_code == 200)
+
     def test_the_log_has_the_id_of_a_key_and_nothing_else_of_it(
         self, guarded: Guarded, new_key: Callable[..., str]
     ) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -135,6 +136,30 @@ class TestDisconnects:
 
         asyncio.run(disconnect())
         assert until(lambda: f"cancelled {identifier}" in backend.log())
+        assert until(lambda: any(line["id"] == identifier for line in gateway.log()))
+        (line,) = [line for line in gateway.log() if line["id"] == identifier]
+        assert (line["status"], line["code"]) == (499, "client_disconnected")
+        assert line["model"] == document.get("model", "embedder")
+        assert line["ms"] > 0
+        if document.get("stream"):
+            assert 0 < line["output_tokens"] < 2000
+
+    @pytest.mark.parametrize("waiting", ["", "x" * 200_000])
+    def test_work_is_cancelled_while_a_pipelined_request_waits(
+        self, gateway: RunningGateway, backend: Backend, identifier: str, waiting: str
+    ) -> None:
+        host, _, port = gateway.address.partition(":")
+
+        def post(document: Any, *lines: str) -> bytes:
+            body = json.dumps(document).encode()
+            head = ["POST /v1/embeddings HTTP/1.1", "host: x", f"content-length: {len(body)}", *lines, "", ""]
+            return "\r\n".join(head).encode() + body
+
+        with socket.create_connection((host, int(port)), 20) as connection:
+            connection.sendall(post({"model": "embedder", "input": "sleep 15"}, f"x-request-id: {identifier}"))
+            assert until(lambda: f"received {identifier}" in backend.log())
+            connection.sendall(post({"model": "embedder", "input": f"b {waiting}"}))
+        assert until(lambda: f"cancelled {identifier}" in backend.log(), 10)
         assert until(lambda: any(line["id"] == identifier for line in gateway.log()))
         (line,) = [line for line in gateway.log() if line["id"] == identifier]
         assert line["status"] == 499

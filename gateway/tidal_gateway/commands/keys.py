@@ -68,7 +68,7 @@ def add(
 
 @keys.command("list")
 def list_keys(file: KeysFile, as_json: AsJson = False) -> None:
-    """List the keys of a file, without the keys themselves.
+    """List the keys of a file, the revoked ones too, without the keys themselves.
 
     Exit codes: **0** listed, **1** the file cannot be read.
     """
@@ -77,17 +77,17 @@ def list_keys(file: KeysFile, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps([_shown(each) for each in entries]))
         return
-    for each in entries:
-        shown = _shown(each)
-        limits = ", ".join(f"{name} {value}" for name, value in shown.items() if name not in ("id", "name", "created"))
-        typer.echo(f"{each.id}  {shown['created']}  {each.name}{'  ' + limits if limits else ''}")
+    rows = [("id", "name", "models", "limits", "created", "revoked"), *map(_row, entries)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        typer.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
 @keys.command("revoke")
 def revoke(identifier: Annotated[str, typer.Argument(metavar="ID", help="Id of the key.")], file: KeysFile) -> None:
-    """Revoke a key by its id. A running gateway refuses it within a second.
+    """Revoke a key by its id. A running gateway refuses it within a second; the file keeps its entry.
 
-    Exit codes: **0** revoked, **1** no such key.
+    Exit codes: **0** revoked, **1** no such key, or revoked before.
     """
     with _one_sentence():
         entry = revoke_key(file, identifier)
@@ -95,8 +95,24 @@ def revoke(identifier: Annotated[str, typer.Argument(metavar="ID", help="Id of t
 
 
 def _shown(entry: KeyEntry) -> dict[str, object]:
-    found = entry.model_dump(mode="json", exclude={"sha256"}, exclude_none=True)
-    return {name: value for name, value in found.items() if value != []}
+    return entry.model_dump(mode="json", exclude={"sha256"})
+
+
+def _row(entry: KeyEntry) -> tuple[str, ...]:
+    limits = {
+        "requests/min": entry.requests_per_minute,
+        "tokens/min": entry.tokens_per_minute,
+        "at a time": entry.max_concurrency,
+    }
+    shown = _shown(entry)
+    return (
+        entry.id,
+        entry.name,
+        ", ".join(entry.models) or "all",
+        ", ".join(f"{value} {unit}" for unit, value in limits.items() if value is not None) or "none",
+        str(shown["created"]),
+        str(shown["revoked"] or "no"),
+    )
 
 
 @contextmanager

@@ -47,6 +47,19 @@ class ConnectionLimits:
     max_waiting_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all connections of a worker share.
+
+    Attributes:
+        limits: Limits of connections.
+        record: Counts and logs a request that was answered here.
+    """
+
+    limits: ConnectionLimits
+    record: Callable[[Exchange], None]
+
+
 def limits_of(settings: Settings) -> ConnectionLimits:
     """Return the limits that the settings name."""
     return ConnectionLimits(
@@ -84,15 +97,9 @@ class ResponseTransport:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection; uvicorn creates it with the class attributes of the worker.
+    """One connection; uvicorn creates it with the class attribute `shared` of the worker."""
 
-    Attributes:
-        limits: Limits of connections.
-        record: Writes an answered request to the access log and the metrics.
-    """
-
-    limits: ClassVar[ConnectionLimits]
-    record: ClassVar[Callable[[Exchange], None]]
+    shared: ClassVar[Shared]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -110,7 +117,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Refuse the connection if there are too many, and start to wait for its first headers."""
         super().connection_made(transport)
         self._start_timer()
-        if len(self.connections) > self.limits.max_connections:
+        if len(self.connections) > self.shared.limits.max_connections:
             self._refuse(503)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -215,7 +222,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _read_on(self) -> None:
         """Read on, within limits, behind a request that is being answered."""
-        if 0 < len(self.pipeline) <= _MAX_WAITING and len(self.cycle.body) <= self.limits.max_waiting_bytes:
+        if 0 < len(self.pipeline) <= _MAX_WAITING and len(self.cycle.body) <= self.shared.limits.max_waiting_bytes:
             self.flow.resume_reading()
 
     def _is_idle(self) -> bool:
@@ -223,13 +230,13 @@ class LimitedProtocol(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _check_headers(self) -> None:
-        if not self._refused and self._header_bytes > self.limits.max_header_bytes:
+        if not self._refused and self._header_bytes > self.shared.limits.max_header_bytes:
             self._refuse(431)
 
     def _start_timer(self) -> None:
         self._stop_timer()
         self._began = time.monotonic()
-        self._timer = self.loop.call_later(self.limits.header_timeout_s, self._expire)
+        self._timer = self.loop.call_later(self.shared.limits.header_timeout_s, self._expire)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -269,7 +276,7 @@ class LimitedProtocol(HttpToolsProtocol):
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(STATUS_LINE[status] + lines.encode() + b"\r\n" + content)
         self.transport.close()
-        self.record(exchange)
+        self.shared.record(exchange)
 
     def _exchange(self) -> Exchange:
         """What is known of the request that is refused."""

@@ -35,6 +35,7 @@ class KeyEntry(BaseModel):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="hash of the secret part")
     name: str = Field(max_length=200, description="who uses it")
     created: datetime
+    revoked: datetime | None = Field(None, description="since when it is refused")
     models: tuple[str, ...] = Field((), description="models and tasks that it may use, as patterns; empty for all")
     requests_per_minute: int | None = Field(None, ge=1)
     tokens_per_minute: int | None = Field(None, ge=1)
@@ -102,7 +103,8 @@ class KeyStore:
             return None
         entry = self._keys.get(parsed[0])
         # An unknown id takes as long as a wrong secret.
-        return entry if matches(parsed[1], entry.sha256 if entry else _UNKNOWN) else None
+        known = matches(parsed[1], entry.sha256 if entry else _UNKNOWN)
+        return entry if known and entry is not None and entry.revoked is None else None
 
     def _reread(self) -> None:
         now = time.monotonic()
@@ -149,7 +151,7 @@ def add_key(
             id=identifier,
             sha256=digest,
             name=name,
-            created=datetime.now(UTC).replace(microsecond=0),
+            created=_now(),
             models=models,
             requests_per_minute=requests_per_minute,
             tokens_per_minute=tokens_per_minute,
@@ -165,20 +167,27 @@ def add_key(
 
 
 def revoke_key(path: Path, identifier: str) -> KeyEntry:
-    """Remove a key from a file by its id, and return its entry.
+    """Mark a key of a file as revoked, by its id, and return its entry, which stays: the access log names its id.
 
     Raises:
         InvalidArgument: The file cannot be read.
-        NotFound: It has no such key.
+        NotFound: It has no such key that is not revoked.
     """
     with _changing(path):
         found = read_keys(path)
-        removed = [each for each in found.keys if each.id == identifier]
-        if not removed:
-            ids = ", ".join(each.id for each in found.keys) or "none"
+        entry = next((each for each in found.keys if each.id == identifier), None)
+        if entry is None:
+            ids = ", ".join(each.id for each in found.keys if each.revoked is None) or "none"
             raise NotFound(f"{path} has no key with the id '{identifier}'; its keys are: {ids}")
-        _write(path, KeyFile(keys=tuple(each for each in found.keys if each.id != identifier)))
-    return removed[0]
+        if entry.revoked is not None:
+            raise NotFound(f"the key '{identifier}' of {path} was revoked at {entry.revoked.isoformat()}")
+        revoked = entry.model_copy(update={"revoked": _now()})
+        _write(path, KeyFile(keys=tuple(revoked if each is entry else each for each in found.keys)))
+    return revoked
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
 
 
 @contextlib.contextmanager
