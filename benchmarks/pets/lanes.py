@@ -73,10 +73,8 @@ class Texts:
     def draw(self, seed: int, count: int) -> list[tuple[str, str]]:
         """Return texts with their tasks."""
         draw = np.random.default_rng(seed)
-        words = draw.integers(2, 63, count)
-        return [
-            ("the " * int(n), self.tasks[int(t)]) for n, t in zip(words, draw.integers(len(self.tasks), size=count))
-        ]
+        words, tasks = draw.integers(2, 63, count), draw.integers(len(self.tasks), size=count)
+        return [("the " * int(n), self.tasks[int(task)]) for n, task in zip(words, tasks, strict=True)]
 
 
 def _disturb(share: float) -> None:
