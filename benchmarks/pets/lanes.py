@@ -11,13 +11,14 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import psutil
 import typer
 
 from benchmarks.report import Report, progress
@@ -154,8 +155,7 @@ def open_loop(service: PetsService, texts: Texts, rate: float, seconds: float, s
         request = Timed(text, task, None)
         sent.append((at, request))
         service.submit([request])
-    for _, request in sent:
-        request.wait()
+    _wait(request for _, request in sent)
     return float(np.mean([request.ended - at for at, request in sent[int(_SETTLING * len(sent)) :]]) * 1e3)
 
 
@@ -170,9 +170,21 @@ def closed_loop(service: PetsService, texts: Texts, seconds: float, seed: int) -
             break
         sent.append(request := Timed(text, task, told))
         service.submit([request])
-    for request in sent:
-        request.wait()
+    _wait(sent)
     return sum(start < request.ended <= end for request in sent) / (end - start)
+
+
+def _wait(sent: Iterable[Timed]) -> None:
+    """Wait until all requests are answered, however long their queue is."""
+    for request in sent:
+        while not request.answered:
+            time.sleep(1e-3)
+
+
+def _others() -> tuple[float, float]:
+    """Return the CPU seconds of other processes so far, and the time, in seconds."""
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system - time.process_time(), time.monotonic()
 
 
 def main(
@@ -192,23 +204,26 @@ def main(
         for number in processes:
             measured: dict[tuple[str, str], list[float]] = {}
             with disturbed(number, share):
+                used, start = _others()
                 for turn in range(rounds):
-                    for name, service in found.items():
-                        for load in (0.4, 0.7):
+                    for load in (0.4, 0.7):
+                        for name, service in found.items():
                             took = open_loop(service, texts, load * capacity, seconds, turn)
-                            measured.setdefault((f"{load:.0%}", name), []).append(took)
+                            measured.setdefault((f"{load:.0%} load, ms", name), []).append(took)
+                    for name, service in found.items():
                         rate = closed_loop(service, texts, seconds, turn)
-                        measured.setdefault((f"{_IN_FLIGHT} in flight", name), []).append(rate)
+                        measured.setdefault((f"{_IN_FLIGHT} in flight, answers/s", name), []).append(rate)
+                now_used, now = _others()
+            cores = (now_used - used) / (now - start)
             for (case, name), values in measured.items():
-                unit = "ms" if "%" in case else "/s"
+                spread = f"{min(values):.1f}-{max(values):.1f}"
                 rows.append(
-                    [
-                        f"{number} beside, {case}, {name}",
-                        f"{statistics.median(values):.1f} {unit}",
-                        f"{min(values):.1f}-{max(values):.1f}",
-                    ]
+                    [f"{number} beside, {case}, {name}", f"{statistics.median(values):.1f}", spread, f"{cores:.2f}"]
                 )
-    Report("pets lanes", quick=False).add_table("mean latency, or answers", ["case", "median", "range"], rows)
+                progress(" ".join(rows[-1]))
+    Report("pets lanes", quick=False).add_table(
+        "mean latency, or answers", ["case", "median", "range", "cores of others"], rows
+    )
 
 
 if __name__ == "__main__":
