@@ -45,24 +45,24 @@ _TASKS = 15
 _WANTED = frozenset({"label"})
 _IN_FLIGHT = 32
 # Part of each measurement that does not count, while the policy adapts to the changed load.
-_SETTLING = 0.25
+_ADAPTING = 0.25
 # Period of a disturbing process.
 _PERIOD_S = 0.02
 
 
 class Timed(TextRequest):
-    """A request that notes when it was answered, and tells its client."""
+    """A request that notes when it was answered, and lets a closed loop send the next one."""
 
-    def __init__(self, text: str, task: str, told: threading.Semaphore | None) -> None:
+    def __init__(self, text: str, task: str, freed: threading.Semaphore | None) -> None:
         super().__init__(text, wanted=_WANTED, task=task)
         self.ended = 0.0
-        self._told = told
+        self._freed = freed
 
     def _finish(self) -> None:
         self.ended = time.monotonic()
         super()._finish()
-        if self._told is not None:
-            self._told.release()
+        if self._freed is not None:
+            self._freed.release()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +156,19 @@ def open_loop(service: PetsService, texts: Texts, rate: float, seconds: float, s
         sent.append((at, request))
         service.submit([request])
     _wait(request for _, request in sent)
-    return float(np.mean([request.ended - at for at, request in sent[int(_SETTLING * len(sent)) :]]) * 1e3)
+    return float(np.mean([request.ended - at for at, request in sent[int(_ADAPTING * len(sent)) :]]) * 1e3)
 
 
 def closed_loop(service: PetsService, texts: Texts, seconds: float, seed: int) -> float:
     """Return the answers per second with a fixed number of queries in flight."""
-    told = threading.Semaphore(_IN_FLIGHT)
+    freed = threading.Semaphore(_IN_FLIGHT)
     sent = []
-    start, end = time.monotonic() + _SETTLING * seconds, time.monotonic() + seconds
+    start, end = time.monotonic() + _ADAPTING * seconds, time.monotonic() + seconds
     for text, task in texts.draw(seed, 100_000):
-        told.acquire()
+        freed.acquire()
         if time.monotonic() > end:
             break
-        sent.append(request := Timed(text, task, told))
+        sent.append(request := Timed(text, task, freed))
         service.submit([request])
     _wait(sent)
     return sum(start < request.ended <= end for request in sent) / (end - start)
