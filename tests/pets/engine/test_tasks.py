@@ -17,7 +17,7 @@ from tests.pets.engine.conftest import VOCABULARY, Bench
 from tidal import compiling
 from tidal.errors import InvalidArgument, NotFound
 from tidal.flover.native import library as decoder_library
-from tidal.pets.engine.contract import answer
+from tidal.pets.engine.contract import PetsLane, answer
 from tidal.pets.openvino_engine import build as building
 from tidal.pets.openvino_engine import native
 from tidal.pets.openvino_engine.engine import OpenVinoPetsEngine, open_openvino_engine
@@ -139,20 +139,20 @@ def test_terms_are_copied(exported: Callable[[str], Exported], engine: OpenVinoP
 
 
 def test_tasks_are_added_and_removed_while_batches_run(exported: Callable[[str], Exported]) -> None:
-    """Two threads run batches; each task is removed right after its batch has started."""
+    """Three lanes run batches, one of them in two contexts; each task is removed right after its batch has started."""
     base = exported("bert")
-    engine = open_openvino_engine(base.folder, threads=1, contexts=2)
+    engine = open_openvino_engine(base.folder, threads=1, contexts=2, narrow=2)
     before = native.bytes_in_use()
     kept = [engine.add(random_terms("everything", base.layers, seed)) for seed in range(3)]
     ids, lengths = np.random.default_rng(0).integers(4, VOCABULARY, (9, 20)), np.full(9, 20)
-    expected = answer(engine, kept * 3, ids, lengths)
+    expected = engine.pooled(kept * 3, ids, lengths)
     stop, wrong = threading.Event(), []
 
-    def serve() -> None:
+    def serve(lane: PetsLane) -> None:
         while not stop.is_set():
-            for found, right in zip(answer(engine, kept * 3, ids, lengths), expected, strict=True):
-                if not np.allclose(found, right, atol=1e-5):
-                    wrong.append(found)
+            found = lane.run(kept * 3, ids, lengths).pooled
+            if not np.allclose(found, expected, atol=1e-5):
+                wrong.append(found)
 
     def change() -> None:
         terms = random_terms("everything", base.layers, seed=9)
@@ -170,7 +170,7 @@ def test_tasks_are_added_and_removed_while_batches_run(exported: Callable[[str],
                 right = found if right is None else right
                 wrong.extend(one for one, other in zip(found, right, strict=True) if not np.allclose(one, other))
 
-    threads = [threading.Thread(target=serve) for _ in range(2)]
+    threads = [threading.Thread(target=serve, args=[lane]) for lane in engine.lanes]
     for thread in threads:
         thread.start()
     change()

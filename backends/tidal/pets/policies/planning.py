@@ -13,7 +13,7 @@ from tidal.pets.policies.pool import IntArray, Pool, batch_seconds
 from tidal.pets.profile import Tables
 
 # A batch is split for a free lane if the longer part takes at most this share of its time.
-_WORTH_SPLITTING = 0.9
+_SPLIT_BELOW = 0.9
 
 
 class Planner:
@@ -60,7 +60,7 @@ class Planner:
             longest = max(range(len(found)), key=lambda position: found[position].seconds)
             batch = found[longest]
             halves = self._halves(batch)
-            if max(half.seconds for half in halves) > _WORTH_SPLITTING * batch.seconds:
+            if max(half.seconds for half in halves) > _SPLIT_BELOW * batch.seconds:
                 break
             found[longest : longest + 1] = halves
         return found
