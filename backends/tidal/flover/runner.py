@@ -17,7 +17,7 @@ from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import KeyValueBuffers, cache_dtype
 from tidal.flover.memory.slots import SlotCopy, SlotMove
 from tidal.flover.models.decoder import DecoderModel
-from tidal.flover.models.graphs import DecodeGraphs
+from tidal.flover.models.graphs import Capture, DecodeGraphs
 from tidal.flover.models.layer import no_update
 from tidal.flover.models.linear import working_type
 from tidal.flover.models.weights import DecoderWeights
@@ -84,7 +84,7 @@ class FloverRunner:
             self._buffers = KeyValueBuffers(form, slots, max_length, dtype, self._device, available)
             self._model = DecoderModel(form, weights, self._buffers, max_length, tiling or DEFAULT_TILING)
             self._tasks = TaskBank(form, slots, working_type(weights.tokens), self._device)
-        self._decode = DecodeGraphs(self._model.decode) if self._device.type == "cuda" else self._model.decode
+        self._graphs: DecodeGraphs | None = None
         self.memory_bytes = self._buffers.bytes
         self.runs_mixed = self._model.native_pass is not None
 
@@ -145,11 +145,12 @@ class FloverRunner:
         """
         last = int(positions.max())
         self._check_position(last)
-        attend = self.attended(last)
-        inputs = begin, end, self._to_device(token_ids), self._to_device(positions), attend
         lora = self._tasks.update(tasks)
         # A captured step has fixed addresses and sizes, and tasks change.
-        return (self._decode(*inputs) if lora is None else self._model.decode(*inputs, lora)).cpu()
+        if lora is None and self._graphs is not None:
+            return self._graphs(begin, end, token_ids, positions).cpu()
+        inputs = begin, end, self._to_device(token_ids), self._to_device(positions), self.attended(last)
+        return self._model.decode(*inputs, lora or no_update).cpu()
 
     @torch.inference_mode()
     def mixed(
@@ -213,11 +214,29 @@ class FloverRunner:
         return self._buffers.repair()
 
     def warm_up(self) -> None:
-        """Run passes of usual sizes, so that no request pays for the first one. Only while all slots are free."""
+        """Run passes of usual sizes, so that no request pays for the first one. Only while all slots are free.
+
+        On a GPU all decode steps of the base model are captured.
+        """
         self.prefill(0, np.zeros(min(_WARM_UP_CHUNK, self.max_length - 1), np.int64), 0)
+        if self._device.type == "cuda":
+            self.capture()
+            return
         for rows in sorted({1, 2, self.slots}):
             if rows <= self.slots:
                 self.decode(0, rows, np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+
+    @torch.inference_mode()
+    def capture(self, capture: Capture | None = None) -> None:
+        """Capture all decode steps of the base model. Only while all slots are free.
+
+        Args:
+            capture: See `DecodeGraphs`.
+        """
+        self._graphs = DecodeGraphs(
+            self._model.decode, slots=self.slots, max_length=self.max_length, vocabulary=self.form.vocabulary,
+            device=self._device, capture=capture,
+        )  # fmt: skip
 
     def _check_position(self, position: int) -> None:
         if position >= self.max_length:  # kernels would write outside of the slot

@@ -38,6 +38,7 @@ def measure_profile(runner: FloverRunner, *, threads: int, seconds: float, progr
         seconds: Time after which no round beyond the second begins.
         progress: Called with the share that is done, 0 to 1.
     """
+    runner.warm_up()  # on a GPU: steps as they are served, captured
     lengths, slots = doubling(_SHORTEST, runner.max_length), doubling(1, runner.slots)
     chunks = tuple(chunk for chunk in _CHUNKS if chunk < runner.max_length)
     calls: dict[_Cell, Call] = {
