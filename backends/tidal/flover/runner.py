@@ -15,9 +15,10 @@ from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import WEIGHTS_FILE, FloverManifest
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import KeyValueBuffers, cache_dtype
+from tidal.flover.memory.plan import in_parts, plan_memory
 from tidal.flover.memory.slots import SlotCopy, SlotMove
 from tidal.flover.models.decoder import DecoderModel
-from tidal.flover.models.graphs import Capture, DecodeGraphs
+from tidal.flover.models.graphs import Capture, DecodeGraphs, graph_count
 from tidal.flover.models.layer import no_update
 from tidal.flover.models.linear import working_type
 from tidal.flover.models.weights import DecoderWeights
@@ -66,11 +67,11 @@ class FloverRunner:
         weights: Weights on the device to compute on, in the type to compute in.
         slots: Number of slots.
         max_length: Number of tokens of a slot.
-        available: Largest size of keys and values in bytes; None: no limit.
+        available: Bytes that can be allocated besides the weights; None: no limit.
         tiling: Choices of the native library's kernels.
 
     Raises:
-        InvalidArgument: The slots exceed what is available; states both sizes.
+        InvalidArgument: The slots and what passes need exceed what is available; states the sizes.
     """
 
     def __init__(
@@ -81,7 +82,13 @@ class FloverRunner:
         self._device = weights.tokens.device
         with torch.inference_mode():
             dtype = cache_dtype(weights.tokens.dtype, self._device)
-            self._buffers = KeyValueBuffers(form, slots, max_length, dtype, self._device, available)
+            if available is not None:
+                graphs = graph_count(slots, max_length) if self._device.type == "cuda" else 0
+                plan_memory(
+                    form, slots=slots, max_length=max_length, cached=dtype, computed=working_type(weights.tokens),
+                    graphs=graphs, available=available,
+                ).check(available)  # fmt: skip
+            self._buffers = KeyValueBuffers(form, slots, max_length, dtype, self._device)
             self._model = DecoderModel(form, weights, self._buffers, max_length, tiling or DEFAULT_TILING)
             self._tasks = TaskBank(form, slots, working_type(weights.tokens), self._device)
         self._graphs: DecodeGraphs | None = None
@@ -106,7 +113,12 @@ class FloverRunner:
         """
         self._check_position(start + len(token_ids) - 1)
         lora = self._tasks.update([task]) or no_update
-        logits = self._model.prefill(slot, self._to_device(token_ids), start, last=last, lora=lora)
+        ids, count = self._to_device(token_ids), len(token_ids)
+
+        def run(begin: int, end: int) -> torch.Tensor | None:
+            return self._model.prefill(slot, ids[begin:end], start + begin, last=last and end == count, lora=lora)
+
+        logits = in_parts(run, 0, count)[-1]
         return None if logits is None else logits.cpu()
 
     @torch.inference_mode()
@@ -145,12 +157,18 @@ class FloverRunner:
         """
         last = int(positions.max())
         self._check_position(last)
-        lora = self._tasks.update(tasks)
         # A captured step has fixed addresses and sizes, and tasks change.
-        if lora is None and self._graphs is not None:
+        if self._graphs is not None and all(task is None for task in tasks):
             return self._graphs(begin, end, token_ids, positions).cpu()
-        inputs = begin, end, self._to_device(token_ids), self._to_device(positions), self.attended(last)
-        return self._model.decode(*inputs, lora or no_update).cpu()
+        ids, places, attend = self._to_device(token_ids), self._to_device(positions), self.attended(last)
+
+        def run(first: int, after: int) -> torch.Tensor:
+            rows = slice(first - begin, after - begin)
+            lora = self._tasks.update(tasks[rows]) or no_update
+            return self._model.decode(first, after, ids[rows], places[rows], attend, lora).cpu()
+
+        parts = in_parts(run, begin, end)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @torch.inference_mode()
     def mixed(

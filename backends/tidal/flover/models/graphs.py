@@ -63,6 +63,11 @@ def attend_buckets(max_length: int) -> tuple[int, ...]:
     return (*found, max_length)
 
 
+def graph_count(slots: int, max_length: int) -> int:
+    """Number of graphs of a decoder with these slots."""
+    return len(window_buckets(slots)) * len(attend_buckets(max_length))
+
+
 class DecodeGraphs:
     """All buckets of decode steps, captured on construction; none is captured later.
 
@@ -71,9 +76,6 @@ class DecodeGraphs:
 
     A row of a bucket outside of the step's window writes to the last position of its slot. No later pass reads it: a
     slot with a token there has as many as it can hold, and a step that writes its own token there reads only that one.
-
-    Attributes:
-        count: Number of captured graphs.
 
     Args:
         decode: `DecoderModel.decode`.
@@ -106,7 +108,6 @@ class DecodeGraphs:
         # The largest first: smaller ones fit into the memory that they share.
         buckets = [Bucket(each.begin, each.end, attend) for each in windows[::-1] for attend in self._attends[::-1]]
         self._replays = {bucket: capture(self._step(bucket)) for bucket in buckets}
-        self.count = len(self._replays)
 
     def __call__(self, begin: int, end: int, token_ids: Ids, positions: Ids) -> torch.Tensor:
         """Run the step of a window, see `FloverRunner.decode`.
