@@ -109,7 +109,7 @@ def _flover(setting: Setting, record: Record, compare: Compare) -> None:
         tokens.append(generate(runner, prompts, _GENERATED))
         first = runner.prefill(0, prompts[0], 0)
         assert first is not None
-        logits.append(first.numpy())
+        logits.append(first.cpu().numpy())
     compare("flover, tiny decoder, fp32", logits[0], logits[1])
     record.put("flover: equal tokens", tokens[0] == tokens[1])
     if tokens[0] != tokens[1]:

@@ -109,7 +109,7 @@ class FloverRunner:
             task: Task of the sequence, the same in all of its passes; None: the base model.
 
         Returns:
-            Logits behind the last token, float32 [vocabulary] on the CPU, owned by the caller; None unless `last`.
+            Logits behind the last token on the runner's device, float32 [vocabulary]; None unless `last`.
         """
         self._check_position(start + len(token_ids) - 1)
         lora = self._tasks.update([task]) or no_update
@@ -119,7 +119,7 @@ class FloverRunner:
             return self._model.prefill(slot, ids[begin:end], start + begin, last=last and end == count, lora=lora)
 
         logits = in_parts(run, 0, count)[-1]
-        return None if logits is None else logits.cpu()
+        return logits
 
     @torch.inference_mode()
     def score(self, slot: int, token_ids: Ids) -> torch.Tensor:
@@ -153,19 +153,20 @@ class FloverRunner:
             tasks: Task of each sequence, [end - begin]; empty: all use the base model.
 
         Returns:
-            Logits of the next tokens, float32 [end - begin, vocabulary] on the CPU, owned by the caller.
+            Logits of the next tokens on the runner's device, float32 [end - begin, vocabulary], valid until the next
+            step: a captured step writes them to the same memory each time.
         """
         last = int(positions.max())
         self._check_position(last)
         # A captured step has fixed addresses and sizes, and tasks change.
         if self._graphs is not None and all(task is None for task in tasks):
-            return self._graphs(begin, end, token_ids, positions).cpu()
+            return self._graphs(begin, end, token_ids, positions)
         ids, places, attend = self._to_device(token_ids), self._to_device(positions), self.attended(last)
 
         def run(first: int, after: int) -> torch.Tensor:
             rows = slice(first - begin, after - begin)
             lora = self._tasks.update(tasks[rows]) or no_update
-            return self._model.decode(first, after, ids[rows], places[rows], attend, lora).cpu()
+            return self._model.decode(first, after, ids[rows], places[rows], attend, lora)
 
         parts = in_parts(run, begin, end)
         return parts[0] if len(parts) == 1 else torch.cat(parts)

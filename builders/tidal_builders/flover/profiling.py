@@ -52,11 +52,15 @@ def measure_profile(runner: FloverRunner, *, threads: int, seconds: float, progr
 
 
 def _decode(runner: FloverRunner, length: int, n: int, _worker: int) -> None:
-    runner.decode(0, n, np.zeros(n, np.int64), np.full(n, length - 1, np.int64))
+    logits = runner.decode(0, n, np.zeros(n, np.int64), np.full(n, length - 1, np.int64))
+    if logits.device.type != "cpu":
+        logits.argmax(-1).cpu()  # waits for the device, as a step does that samples on it
 
 
 def _prefill(runner: FloverRunner, chunk: int, _worker: int) -> None:
-    runner.prefill(0, np.zeros(chunk, np.int64), 0)
+    logits = runner.prefill(0, np.zeros(chunk, np.int64), 0)
+    if logits is not None and logits.device.type != "cpu":
+        logits.argmax(-1).cpu()
 
 
 def _table(
