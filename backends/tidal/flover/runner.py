@@ -17,6 +17,7 @@ from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import KeyValueBuffers, cache_dtype
 from tidal.flover.memory.plan import in_parts, plan_memory
 from tidal.flover.memory.slots import SlotCopy, SlotMove
+from tidal.flover.models.attention import MixedRows
 from tidal.flover.models.decoder import DecoderModel
 from tidal.flover.models.graphs import Capture, DecodeGraphs, graph_count
 from tidal.flover.models.layer import no_update
@@ -93,7 +94,7 @@ class FloverRunner:
             self._tasks = TaskBank(form, slots, working_type(weights.tokens), self._device)
         self._graphs: DecodeGraphs | None = None
         self.memory_bytes = self._buffers.bytes
-        self.runs_mixed = self._model.native_pass is not None
+        self.runs_mixed = self._model.native_pass is not None or self._device.type == "cuda"
 
     @torch.inference_mode()
     def prefill(
@@ -189,19 +190,18 @@ class FloverRunner:
             Logits of the next tokens, float32 [rows, vocabulary], and those behind the last token of each prompt that
             ends, [prompts that end, vocabulary].
         """
-        native_pass = self._model.native_pass
-        assert native_pass is not None, "see `runs_mixed`"
         ends = np.cumsum([len(slots), *(len(chunk.token_ids) for chunk in chunks)])
-        chunk_positions = [np.arange(chunk.start, chunk.start + len(chunk.token_ids)) for chunk in chunks]
-        row_positions = np.concatenate([positions, *chunk_positions])
+        ranges = [(chunk.slot, chunk.start, chunk.start + len(chunk.token_ids)) for chunk in chunks]
+        row_positions = np.concatenate([positions, *(np.arange(start, end) for _, start, end in ranges)])
         self._check_position(int(row_positions.max()))
         row_slots = np.concatenate([slots, np.repeat([chunk.slot for chunk in chunks], np.diff(ends))])
-        last_rows = [end - 1 for chunk, end in zip(chunks, ends[1:], strict=True) if chunk.last]
-        logits = native_pass(
-            torch.from_numpy(np.concatenate([token_ids, *(chunk.token_ids for chunk in chunks)])),
-            torch.from_numpy(row_slots),
-            torch.from_numpy(row_positions),
-            torch.tensor([*range(len(slots)), *last_rows], dtype=torch.int32),
+        last_rows = [int(end) - 1 for chunk, end in zip(chunks, ends[1:], strict=True) if chunk.last]
+        attend = self.attended(int(positions.max())) if len(slots) else 0
+        logits = self._model.mixed(
+            self._to_device(np.concatenate([token_ids, *(chunk.token_ids for chunk in chunks)])),
+            self._to_device(row_positions),
+            MixedRows(torch.from_numpy(row_slots), len(slots), attend, ranges),
+            [*range(len(slots)), *last_rows],
         )
         return logits[: len(slots)], logits[len(slots) :]
 
