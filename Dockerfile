@@ -7,7 +7,7 @@
 #   docker build --tag tidal-builder --target builder .
 #
 # The release of NVIDIA's image: any from 24.12 on, whose Python is 3.12. Those before 26.07 have known vulnerabilities;
-# see docs/reference/triton-releases.md, and what `tidal doctor` says of the image that was built.
+# see docs/reference/triton-releases.md. `tidal doctor --image` refuses them while the image is built.
 ARG TRITON_RELEASE=26.11
 
 # What serving needs, in a virtual environment of the image's own Python, which its Python stub is made for.
@@ -78,8 +78,8 @@ COPY --from=serve-packages /opt/tidal /opt/tidal
 COPY deploy/demo_load.py /opt/tidal/share/tidal/demo_load.py
 WORKDIR /var/lib/tidal
 USER 1000:1000
-# An image that cannot serve is not made.
-RUN tidal doctor
+# An image that cannot serve, or whose server, Python and TensorRT do not fit, is not made.
+RUN tidal doctor --image
 EXPOSE 8000 8001 8002 8004
 HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
   CMD ["curl", "--fail", "--silent", "--show-error", "--output", "/dev/null", "http://127.0.0.1:8004/ready"]

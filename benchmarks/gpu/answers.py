@@ -16,7 +16,7 @@ from benchmarks.gpu.recording import Record, Setting
 from benchmarks.gpu.shared_encoder import SharedEncoder
 from tidal.device import DeviceKind
 from tidal.engines import Artifact, Precision, open_engines
-from tidal.flover.runner import FloverRunner
+from tidal.flover.runner import FloverRunner, PrefillInput
 
 Floats = npt.NDArray[np.floating[Any]]
 Compare = Callable[[str, Floats, Floats], None]
@@ -109,7 +109,10 @@ def _flover(setting: Setting, record: Record, compare: Compare) -> None:
         tokens.append(generate(runner, prompts, _GENERATED))
         first = runner.prefill(0, prompts[0], 0)
         assert first is not None
-        logits.append(first.numpy())
+        # A chunk of a prompt and a step of others in one pass.
+        chunk = PrefillInput(3, prompts[1], 0, True)
+        steps = runner.mixed(np.array([0, 2]), np.array([7, 8]), np.array([len(prompts[0]), len(prompts[2])]), [chunk])
+        logits.append(np.concatenate([first.cpu().numpy()[None], *(each.cpu().numpy() for each in steps)]))
     compare("flover, tiny decoder, fp32", logits[0], logits[1])
     record.put("flover: equal tokens", tokens[0] == tokens[1])
     if tokens[0] != tokens[1]:

@@ -148,8 +148,8 @@ def test_the_image_serves(stages: dict[str, Stage]) -> None:
     ports = [*(called[name] for name in ("http_port", "grpc_port", "metrics_port")), STATUS_PORT]
     assert serve.last("EXPOSE").split() == [str(port) for port in ports]
     assert f"http://127.0.0.1:{STATUS_PORT}/ready" in serve.last("HEALTHCHECK")
-    assert ("RUN", "tidal doctor") in serve.steps
-    assert accepts(["doctor"]) == {"as_json": False}
+    assert ("RUN", "tidal doctor --image") in serve.steps
+    assert accepts(["doctor", "--image"]) == {"as_json": False, "image": True}
 
 
 def test_the_builder_builds(stages: dict[str, Stage]) -> None:

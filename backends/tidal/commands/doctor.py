@@ -11,18 +11,27 @@ from tidal.commands.output import print_json, print_table
 from tidal.server.diagnosis import diagnose, known_exposures
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False) -> None:
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+    image: Annotated[
+        bool, typer.Option("--image", help="Check what an image is made of, while it is built, not the machine.")
+    ] = False,
+) -> None:
     """Check what this machine has for serving, and print how to install what is missing.
 
     Checks tritonserver (started for a moment without models), the Python stub and the libpython that it loads, engine
     libraries, the GPU, shared memory and leftovers of ended servers in it, the default ports, and Tidal's extras. Lists
     the known vulnerabilities of the server's release, and what protects from each under `tidal serve`.
 
+    With `--image`: whether the server's release has no known vulnerability, and whether the environment's Python and
+    TensorRT are those that the image's server loads. GPU, shared memory, ports and other servers are left out.
+
     Verdicts: `ok`; `note`, for information; `warning`, may disturb serving; `bad`, serving is impossible.
 
     ```
     tidal doctor
     tidal doctor --json
+    tidal doctor --image
     ```
 
     Exit codes:
@@ -30,7 +39,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one line 
     - **0** this machine can serve
     - **1** it cannot: at least one verdict is `bad`
     """
-    checks = diagnose()
+    checks = diagnose(image=image)
     possible = not any(check.verdict == "bad" for check in checks)
     known = known_exposures()
     if as_json:
@@ -40,7 +49,8 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one line 
         )
     else:
         rows = [(check.name, check.verdict, check.found, check.advice) for check in checks]
-        verdict = "This machine can serve." if possible else "This machine cannot serve: fix what is bad above."
+        what = "image" if image else "machine"
+        verdict = f"This {what} can serve." if possible else f"This {what} cannot serve: fix what is bad above."
         if known:
             listed = [(_short(each.names), each.fixed_in, each.what, each.protected_by or "nothing") for each in known]
             print_table(("KNOWN VULNERABILITY", "FIXED IN", "EFFECT", "PROTECTED BY"), listed, notes="")

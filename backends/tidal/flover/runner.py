@@ -15,9 +15,11 @@ from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import WEIGHTS_FILE, FloverManifest
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import KeyValueBuffers, cache_dtype
+from tidal.flover.memory.plan import in_parts, plan_memory
 from tidal.flover.memory.slots import SlotCopy, SlotMove
+from tidal.flover.models.attention import MixedRows
 from tidal.flover.models.decoder import DecoderModel
-from tidal.flover.models.graphs import DecodeGraphs
+from tidal.flover.models.graphs import Capture, DecodeGraphs, graph_count
 from tidal.flover.models.layer import no_update
 from tidal.flover.models.linear import working_type
 from tidal.flover.models.weights import DecoderWeights
@@ -66,11 +68,11 @@ class FloverRunner:
         weights: Weights on the device to compute on, in the type to compute in.
         slots: Number of slots.
         max_length: Number of tokens of a slot.
-        available: Largest size of keys and values in bytes; None: no limit.
+        available: Bytes that can be allocated besides the weights; None: no limit.
         tiling: Choices of the native library's kernels.
 
     Raises:
-        InvalidArgument: The slots exceed what is available; states both sizes.
+        InvalidArgument: The slots and what passes need exceed what is available; states the sizes.
     """
 
     def __init__(
@@ -81,12 +83,18 @@ class FloverRunner:
         self._device = weights.tokens.device
         with torch.inference_mode():
             dtype = cache_dtype(weights.tokens.dtype, self._device)
-            self._buffers = KeyValueBuffers(form, slots, max_length, dtype, self._device, available)
+            if available is not None:
+                graphs = graph_count(slots, max_length) if self._device.type == "cuda" else 0
+                plan_memory(
+                    form, slots=slots, max_length=max_length, cached=dtype, computed=working_type(weights.tokens),
+                    graphs=graphs, available=available,
+                ).check(available)  # fmt: skip
+            self._buffers = KeyValueBuffers(form, slots, max_length, dtype, self._device)
             self._model = DecoderModel(form, weights, self._buffers, max_length, tiling or DEFAULT_TILING)
             self._tasks = TaskBank(form, slots, working_type(weights.tokens), self._device)
-        self._decode = DecodeGraphs(self._model.decode) if self._device.type == "cuda" else self._model.decode
+        self._graphs: DecodeGraphs | None = None
         self.memory_bytes = self._buffers.bytes
-        self.runs_mixed = self._model.native_pass is not None
+        self.runs_mixed = self._model.native_pass is not None or self._device.type == "cuda"
 
     @torch.inference_mode()
     def prefill(
@@ -102,12 +110,17 @@ class FloverRunner:
             task: Task of the sequence, the same in all of its passes; None: the base model.
 
         Returns:
-            Logits behind the last token, float32 [vocabulary] on the CPU, owned by the caller; None unless `last`.
+            Logits behind the last token on the runner's device, float32 [vocabulary]; None unless `last`.
         """
         self._check_position(start + len(token_ids) - 1)
         lora = self._tasks.update([task]) or no_update
-        logits = self._model.prefill(slot, self._to_device(token_ids), start, last=last, lora=lora)
-        return None if logits is None else logits.cpu()
+        ids, count = self._to_device(token_ids), len(token_ids)
+
+        def run(begin: int, end: int) -> torch.Tensor | None:
+            return self._model.prefill(slot, ids[begin:end], start + begin, last=last and end == count, lora=lora)
+
+        logits = in_parts(run, 0, count)[-1]
+        return logits
 
     @torch.inference_mode()
     def score(self, slot: int, token_ids: Ids) -> torch.Tensor:
@@ -141,15 +154,23 @@ class FloverRunner:
             tasks: Task of each sequence, [end - begin]; empty: all use the base model.
 
         Returns:
-            Logits of the next tokens, float32 [end - begin, vocabulary] on the CPU, owned by the caller.
+            Logits of the next tokens on the runner's device, float32 [end - begin, vocabulary], valid until the next
+            step: a captured step writes them to the same memory each time.
         """
         last = int(positions.max())
         self._check_position(last)
-        attend = self.attended(last)
-        inputs = begin, end, self._to_device(token_ids), self._to_device(positions), attend
-        lora = self._tasks.update(tasks)
         # A captured step has fixed addresses and sizes, and tasks change.
-        return (self._decode(*inputs) if lora is None else self._model.decode(*inputs, lora)).cpu()
+        if self._graphs is not None and all(task is None for task in tasks):
+            return self._graphs(begin, end, token_ids, positions)
+        ids, places, attend = self._to_device(token_ids), self._to_device(positions), self.attended(last)
+
+        def run(first: int, after: int) -> torch.Tensor:
+            rows = slice(first - begin, after - begin)
+            lora = self._tasks.update(tasks[rows]) or no_update
+            return self._model.decode(first, after, ids[rows], places[rows], attend, lora)
+
+        parts = in_parts(run, begin, end)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     @torch.inference_mode()
     def mixed(
@@ -169,19 +190,18 @@ class FloverRunner:
             Logits of the next tokens, float32 [rows, vocabulary], and those behind the last token of each prompt that
             ends, [prompts that end, vocabulary].
         """
-        native_pass = self._model.native_pass
-        assert native_pass is not None, "see `runs_mixed`"
         ends = np.cumsum([len(slots), *(len(chunk.token_ids) for chunk in chunks)])
-        chunk_positions = [np.arange(chunk.start, chunk.start + len(chunk.token_ids)) for chunk in chunks]
-        row_positions = np.concatenate([positions, *chunk_positions])
+        ranges = [(chunk.slot, chunk.start, chunk.start + len(chunk.token_ids)) for chunk in chunks]
+        row_positions = np.concatenate([positions, *(np.arange(start, end) for _, start, end in ranges)])
         self._check_position(int(row_positions.max()))
         row_slots = np.concatenate([slots, np.repeat([chunk.slot for chunk in chunks], np.diff(ends))])
-        last_rows = [end - 1 for chunk, end in zip(chunks, ends[1:], strict=True) if chunk.last]
-        logits = native_pass(
-            torch.from_numpy(np.concatenate([token_ids, *(chunk.token_ids for chunk in chunks)])),
-            torch.from_numpy(row_slots),
-            torch.from_numpy(row_positions),
-            torch.tensor([*range(len(slots)), *last_rows], dtype=torch.int32),
+        last_rows = [int(end) - 1 for chunk, end in zip(chunks, ends[1:], strict=True) if chunk.last]
+        attend = self.attended(int(positions.max())) if len(slots) else 0
+        logits = self._model.mixed(
+            self._to_device(np.concatenate([token_ids, *(chunk.token_ids for chunk in chunks)])),
+            self._to_device(row_positions),
+            MixedRows(torch.from_numpy(row_slots), len(slots), attend, ranges),
+            [*range(len(slots)), *last_rows],
         )
         return logits[: len(slots)], logits[len(slots) :]
 
@@ -213,11 +233,29 @@ class FloverRunner:
         return self._buffers.repair()
 
     def warm_up(self) -> None:
-        """Run passes of usual sizes, so that no request pays for the first one. Only while all slots are free."""
+        """Run passes of usual sizes, so that no request pays for the first one. Only while all slots are free.
+
+        On a GPU all decode steps of the base model are captured.
+        """
         self.prefill(0, np.zeros(min(_WARM_UP_CHUNK, self.max_length - 1), np.int64), 0)
+        if self._device.type == "cuda":
+            self.capture()
+            return
         for rows in sorted({1, 2, self.slots}):
             if rows <= self.slots:
                 self.decode(0, rows, np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+
+    @torch.inference_mode()
+    def capture(self, capture: Capture | None = None) -> None:
+        """Capture all decode steps of the base model. Only while all slots are free.
+
+        Args:
+            capture: See `DecodeGraphs`.
+        """
+        self._graphs = DecodeGraphs(
+            self._model.decode, slots=self.slots, max_length=self.max_length, vocabulary=self.form.vocabulary,
+            device=self._device, capture=capture,
+        )  # fmt: skip
 
     def _check_position(self, position: int) -> None:
         if position >= self.max_length:  # kernels would write outside of the slot

@@ -53,8 +53,12 @@ class DoctorCheck:
     advice: str = ""
 
 
-def diagnose() -> list[DoctorCheck]:
-    """Check everything that serving needs."""
+def diagnose(*, image: bool = False) -> list[DoctorCheck]:
+    """Check everything that serving needs.
+
+    Args:
+        image: Whether an image is being built: what it is made of must fit, and what a machine has is left out.
+    """
     checks: list[DoctorCheck] = []
     try:
         installation = find_installation()
@@ -63,9 +67,14 @@ def diagnose() -> list[DoctorCheck]:
         checks.append(DoctorCheck("tritonserver", "bad", found or advice, advice))
     else:
         checks += [_server(installation), *_security(installation), _stub(installation)]
-    checks += [*_engines(), core_check(), kernels_check(), batcher_check(), _gpu(), _shared_memory(), _leftovers()]
-    checks += [*_servers_and_ports(), *_extras()]
-    return checks
+        if image:
+            from tidal.server.image_checks import image_checks
+
+            checks += image_checks(installed_version(installation))
+    checks += [*_engines(), core_check(), kernels_check(), batcher_check()]
+    if not image:
+        checks += [_gpu(), _shared_memory(), _leftovers(), *_servers_and_ports()]
+    return [*checks, *_extras()]
 
 
 def _server(installation: TritonInstallation) -> DoctorCheck:

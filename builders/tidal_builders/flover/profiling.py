@@ -38,6 +38,7 @@ def measure_profile(runner: FloverRunner, *, threads: int, seconds: float, progr
         seconds: Time after which no round beyond the second begins.
         progress: Called with the share that is done, 0 to 1.
     """
+    runner.warm_up()  # on a GPU: steps as they are served, captured
     lengths, slots = doubling(_SHORTEST, runner.max_length), doubling(1, runner.slots)
     chunks = tuple(chunk for chunk in _CHUNKS if chunk < runner.max_length)
     calls: dict[_Cell, Call] = {
@@ -51,11 +52,15 @@ def measure_profile(runner: FloverRunner, *, threads: int, seconds: float, progr
 
 
 def _decode(runner: FloverRunner, length: int, n: int, _worker: int) -> None:
-    runner.decode(0, n, np.zeros(n, np.int64), np.full(n, length - 1, np.int64))
+    logits = runner.decode(0, n, np.zeros(n, np.int64), np.full(n, length - 1, np.int64))
+    if logits.device.type != "cpu":
+        logits.argmax(-1).cpu()  # waits for the device, as a step does that samples on it
 
 
 def _prefill(runner: FloverRunner, chunk: int, _worker: int) -> None:
-    runner.prefill(0, np.zeros(chunk, np.int64), 0)
+    logits = runner.prefill(0, np.zeros(chunk, np.int64), 0)
+    if logits is not None and logits.device.type != "cpu":
+        logits.argmax(-1).cpu()
 
 
 def _table(

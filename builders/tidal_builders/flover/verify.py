@@ -165,7 +165,7 @@ def _replay(
             tokens[slot] = references[slot].tokens[len(logits[slot]) - 1]
             positions[slot] = len(references[slot].prompt) + len(logits[slot]) - 1
         tasks = () if task is None else [task] * started
-        step_logits = runner.decode(0, started, tokens, positions, tasks).numpy()
+        step_logits = runner.decode(0, started, tokens, positions, tasks).cpu().numpy()
         for slot in left:
             logits[slot].append(step_logits[slot].copy())
 
@@ -176,4 +176,4 @@ def _prefill(runner: FloverRunner, slot: int, prompt: IntArray, task: LoraAdapte
         runner.prefill(slot, prompt[:half], 0, last=False, task=task)
     logits = runner.prefill(slot, prompt[half:], half, task=task)
     assert logits is not None
-    return logits.numpy()
+    return logits.cpu().numpy()

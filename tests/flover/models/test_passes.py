@@ -56,13 +56,21 @@ def test_logits_and_slots_are_the_same(family: str, dtype: torch.dtype, level: s
         torch.testing.assert_close(mine[1:4], theirs[1:4], **close)
 
 
+@pytest.fixture(params=["native", "torch"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What computes the passes: the native library, or torch as on a GPU."""
+    if request.param == "torch":
+        monkeypatch.setattr("tidal.flover.native.library.library", lambda: None)
+    return str(request.param)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_mixed_pass_equals_separate_passes(family: str) -> None:
+def test_a_mixed_pass_equals_separate_passes(family: str, kernels: str) -> None:
     model, draw = tiny_model(family), np.random.default_rng(3)
     together, apart = (tiny_runner(model, slots=6) for _ in range(2))
     texts = [draw.integers(0, VOCABULARY, 60) for _ in range(6)]
     for runner in (together, apart):
-        assert runner.runs_mixed
+        assert runner.runs_mixed is (kernels == "native")
         for slot, read in ((1, 30), (2, 5), (4, 7)):
             runner.prefill(slot, texts[slot][:read], 0, last=False)
     held = np.array([30, 5])
@@ -81,7 +89,23 @@ def test_a_mixed_pass_equals_separate_passes(family: str) -> None:
         torch.testing.assert_close(mine, theirs)
 
 
-def test_a_mixed_pass_without_a_step_and_without_logits() -> None:
+def test_a_mixed_pass_of_slots_with_holes_between_them(kernels: str) -> None:
+    model, draw = tiny_model("llama"), np.random.default_rng(4)
+    together, apart = (tiny_runner(model, slots=6) for _ in range(2))
+    slots, held = np.array([0, 2, 5]), np.array([9, 70, 3])
+    for slot, count in zip(slots.tolist(), held.tolist(), strict=True):
+        ids = draw.integers(0, VOCABULARY, count)
+        for runner in (together, apart):
+            runner.prefill(slot, ids, 0, last=False)
+    tokens, chunk = draw.integers(0, VOCABULARY, 3), PrefillInput(3, draw.integers(0, VOCABULARY, 12), 0, True)
+    stepped, ended = together.mixed(slots, tokens, held, [chunk])
+    for row, slot in enumerate(slots.tolist()):
+        alone = apart.decode(slot, slot + 1, tokens[row : row + 1], held[row : row + 1])
+        torch.testing.assert_close(stepped[row], alone[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ended[0], apart.prefill(3, chunk.token_ids, 0), rtol=1e-4, atol=1e-4)
+
+
+def test_a_mixed_pass_without_a_step_and_without_logits(kernels: str) -> None:
     together, apart = (tiny_runner(tiny_model("gpt2"), slots=3) for _ in range(2))
     none, ids = np.empty(0, np.int64), np.arange(20)
     stepped, ended = together.mixed(

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Sequence
 from logging import Logger
 
+import torch
+
 from tidal.errors import Cancelled, TidalError
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.engine.slots import GenerationSlots, SlotOwner
@@ -15,7 +17,6 @@ from tidal.flover.memory.slots import SlotCopy
 from tidal.flover.metrics import FloverMetrics, Outcome
 from tidal.flover.policies import FloverScheduler, PrefillChunk
 from tidal.flover.responder import Responder
-from tidal.flover.sampling import FloatArray
 from tidal.serving.endings import failure, missed_in_queue
 
 # Interval at which open requests are marked as making progress: shorter than any useful `answer_timeout_s`.
@@ -132,7 +133,7 @@ class Engine:
         chunk.item.prefilled = chunk.end
         self._metrics.prefilled(chunk.end - chunk.start, time.monotonic() - began)
         if logits is not None:
-            self._start_running(chunk.item, logits.numpy()[None])
+            self._start_running(chunk.item, logits[None])
 
     def _decode(self) -> None:
         if not self._compact():
@@ -142,7 +143,7 @@ class Engine:
         window = batch.window
         try:
             with self._runner.use(self) as runner:
-                logits = runner.decode(window.begin, window.end, batch.token_ids, batch.positions, batch.tasks).numpy()
+                logits = runner.decode(window.begin, window.end, batch.token_ids, batch.positions, batch.tasks)
         except Exception as error:
             self._fail(self._slots.running_generations, error)
             return
@@ -176,10 +177,10 @@ class Engine:
         tokens = sum(chunk.end - chunk.start for chunk in chunks)
         self._metrics.prefilled(tokens, duration * tokens / (tokens + len(batch.owners)))
         if batch.owners:
-            self._decoded(batch.owners, decoded.numpy(), len(batch.owners), duration)
+            self._decoded(batch.owners, decoded, len(batch.owners), duration)
         else:
             self._last_decode_at = None
-        for chunk, logits in zip((chunk for chunk in chunks if chunk.last), ended.numpy(), strict=True):
+        for chunk, logits in zip((chunk for chunk in chunks if chunk.last), ended, strict=True):
             self._start_running(chunk.item, logits[None])
         return True
 
@@ -203,7 +204,7 @@ class Engine:
             return False
         return True
 
-    def _start_running(self, generation: Generation, logits: FloatArray) -> None:
+    def _start_running(self, generation: Generation, logits: torch.Tensor) -> None:
         """Append a generation's first token, behind its prompt; from now on it takes part in decode steps."""
         self._append([SlotOwner(generation, 0)], logits)
         if generation.generated:
@@ -211,7 +212,7 @@ class Engine:
         if generation.admitted:
             self._slots.activate(generation)
 
-    def _decoded(self, owners: Sequence[SlotOwner], logits: FloatArray, window: int, duration: float) -> None:
+    def _decoded(self, owners: Sequence[SlotOwner], logits: torch.Tensor, window: int, duration: float) -> None:
         began = time.monotonic()
         self._append(owners, logits)
         ended = time.monotonic()
@@ -220,7 +221,7 @@ class Engine:
         self._metrics.decoded(generations, window, duration + ended - began, since_last)
         self._last_decode_at = ended
 
-    def _append(self, owners: Sequence[SlotOwner], logits: FloatArray) -> None:
+    def _append(self, owners: Sequence[SlotOwner], logits: torch.Tensor) -> None:
         for generation, error in append_tokens(owners, logits, self._copy_slots):
             if error is not None:
                 self._fail([generation], error)

@@ -9,16 +9,15 @@ import torch
 
 from tidal.errors import Internal, InvalidArgument
 from tidal.flover.beams import BeamGroup
+from tidal.flover.engine.next_tokens import next_tokens, rows_on_host
 from tidal.flover.engine.slots import SlotOwner
 from tidal.flover.generation import Generation
 from tidal.flover.memory.slots import SlotCopy
 from tidal.flover.sampling import (
     UNDEFINED,
-    FloatArray,
     IntArray,
     Sampler,
     TokenLogprobs,
-    sample_tokens,
     token_logprobs,
 )
 
@@ -27,13 +26,13 @@ CopySlots = Callable[[Generation, Sequence[SlotCopy]], None]
 
 
 def append_tokens(
-    owners: Sequence[SlotOwner], logits: FloatArray, copy_slots: CopySlots
+    owners: Sequence[SlotOwner], logits: torch.Tensor, copy_slots: CopySlots
 ) -> Iterator[tuple[Generation, Exception | None]]:
     """Give each generation its next token, or its beams theirs.
 
     Args:
         owners: Owner of each row; all slots of a generation, or its first slot alone behind its prompt.
-        logits: Logits of the next tokens, [owners, vocabulary].
+        logits: Logits of the next tokens on any device, float32 [owners, vocabulary].
         copy_slots: Copies tokens between a generation's slots, where beams continue others.
 
     Yields:
@@ -53,15 +52,15 @@ def append_tokens(
     for generation, row_of in beams.items():
         assert isinstance(generation.method, BeamGroup)
         order = generation.method.slots if generation.generated else (0,)
-        beam_logits = torch.from_numpy(logits[[row_of[index] for index in order]])
+        beam_logits = logits[[row_of[index] for index in order]].cpu()
         yield generation, _advance_beams(generation, generation.method, beam_logits, copy_slots)
 
 
 def _sample(
-    generations: Sequence[Generation], samplers: Sequence[Sampler], logits: FloatArray
+    generations: Sequence[Generation], samplers: Sequence[Sampler], logits: torch.Tensor
 ) -> Iterator[tuple[Generation, Exception | None]]:
     try:
-        tokens = sample_tokens(logits, samplers)
+        tokens = next_tokens(logits, samplers)
         logprobs = _logprobs(generations, tokens, logits)
     except Exception as error:
         yield from ((generation, error) for generation in generations)
@@ -79,7 +78,7 @@ def _sample(
         yield generation, failure
 
 
-def _logprobs(generations: Sequence[Generation], tokens: IntArray, logits: FloatArray) -> dict[int, TokenLogprobs]:
+def _logprobs(generations: Sequence[Generation], tokens: IntArray, logits: torch.Tensor) -> dict[int, TokenLogprobs]:
     """Log probabilities by row, of the generations that record them."""
     tops = {
         row: each.top_logprobs
@@ -89,7 +88,7 @@ def _logprobs(generations: Sequence[Generation], tokens: IntArray, logits: Float
     if not tops:
         return {}
     rows = list(tops)
-    return dict(zip(rows, token_logprobs(logits[rows], tokens[rows], list(tops.values())), strict=True))
+    return dict(zip(rows, token_logprobs(rows_on_host(logits, rows), tokens[rows], list(tops.values())), strict=True))
 
 
 def _undefined(sampler: Sampler) -> Exception:

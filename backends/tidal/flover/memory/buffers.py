@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from tidal.errors import InvalidArgument
 from tidal.flover.form import DecoderForm
 from tidal.flover.memory.slots import SlotCopy, SlotMove
 from tidal.flover.native.library import large_pages, usable
@@ -43,10 +42,6 @@ class KeyValueBuffers:
         max_length: Number of tokens of a slot.
         dtype: Type of the values.
         device: Device that holds them.
-        available: Largest size in bytes; None: no limit.
-
-    Raises:
-        InvalidArgument: The slots do not fit; states both sizes.
     """
 
     def __init__(
@@ -56,14 +51,8 @@ class KeyValueBuffers:
         max_length: int,
         dtype: torch.dtype,
         device: torch.device,
-        available: int | None = None,
     ) -> None:
         self.bytes = buffer_bytes(form, slots, max_length, dtype)
-        if available is not None and self.bytes > available:
-            raise InvalidArgument(
-                f"{slots} slots of {max_length} tokens take {self.bytes:,} bytes of memory, but {available:,} "
-                "are available: lower max_concurrency or max_length"
-            )
         shape = (slots, 2 * form.kv_heads, max_length, form.head_dim)
         self.layers = tuple(
             large_pages(torch.empty(shape, dtype=dtype, device=device)).zero_() for _ in range(form.layers)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch.nn import functional
@@ -22,6 +23,25 @@ class Attention(Protocol):
 
     def decode(self, begin: int, end: int, positions: torch.Tensor, attend: int) -> Attend:
         """Attention of one row per slot of a window, at positions [end - begin], all of them below `attend`."""
+
+    def mixed(self, rows: MixedRows, positions: torch.Tensor) -> Attend:
+        """Attention of one row for each of some slots, and then of the rows of chunks, at positions [all rows]."""
+
+
+class MixedRows(NamedTuple):
+    """Rows of a pass that decodes and prefills.
+
+    Attributes:
+        slots: Slot of each row, [all rows] int64 on the host.
+        decoded: Number of rows that decode a token; they come first.
+        attend: Number of tokens attended to, above the largest position of these.
+        chunks: Slot, first position and the one behind the last, of each chunk.
+    """
+
+    slots: torch.Tensor
+    decoded: int
+    attend: int
+    chunks: Sequence[tuple[int, int, int]]
 
 
 def attention(form: DecoderForm, buffers: KeyValueBuffers) -> Attention:
@@ -58,6 +78,10 @@ class NativeAttention:
     def decode(self, begin: int, end: int, positions: torch.Tensor, attend: int) -> Attend:
         """See `Attention`."""
         return self._rows(self._indices[begin:end], positions)
+
+    def mixed(self, rows: MixedRows, positions: torch.Tensor) -> Attend:
+        """See `Attention`."""
+        return self._rows(rows.slots, positions)
 
     def _rows(self, slots: torch.Tensor, positions: torch.Tensor) -> Attend:
         count = len(slots)
@@ -113,12 +137,45 @@ class TorchAttention:
             cache = self._buffers.layers[layer][begin:end]
             queries, new = self._split(qkv)
             cache[rows, :, positions] = new.to(cache)
-            keys, values = cache[:, :, :attend].chunk(2, 1)
-            # Queries that share keys and values are rows of one matrix product.
-            attended = functional.scaled_dot_product_attention(queries.to(cache), keys, values, attn_mask=mask)
-            return attended.to(qkv).reshape(len(qkv), -1)
+            return self._attended(queries, cache[:, :, :attend], mask).to(qkv)
 
         return over_window
+
+    def mixed(self, rows: MixedRows, positions: torch.Tensor) -> Attend:
+        """See `Attention`."""
+        parts = [self.prefill(*chunk) for chunk in rows.chunks]
+        sizes = [end - start for _, start, end in rows.chunks]
+        if rows.decoded:
+            parts = [self._decode_rows(rows.slots[: rows.decoded], positions[: rows.decoded], rows.attend), *parts]
+            sizes = [rows.decoded, *sizes]
+
+        def over_parts(layer: int, qkv: torch.Tensor) -> torch.Tensor:
+            return torch.cat([part(layer, own) for part, own in zip(parts, qkv.split(sizes), strict=True)])
+
+        return over_parts
+
+    def _decode_rows(self, slots: torch.Tensor, positions: torch.Tensor, attend: int) -> Attend:
+        """Attention of one row for each of some slots, which are a window unless there are holes."""
+        begin, end = int(slots[0]), int(slots[0]) + len(slots)
+        if slots.tolist() == list(range(begin, end)):
+            return self.decode(begin, end, positions, attend)
+        own = slots.to(positions.device)
+        mask = self._mask(self._indices[:attend] > positions[:, None])[:, None, None]
+
+        def over_slots(layer: int, qkv: torch.Tensor) -> torch.Tensor:
+            cache = self._buffers.layers[layer]
+            queries, new = self._split(qkv)
+            cache[own, :, positions] = new.to(cache)
+            return self._attended(queries, cache[own, :, :attend], mask).to(qkv)
+
+        return over_slots
+
+    def _attended(self, queries: torch.Tensor, held: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Attention of one row per slot to what its slot holds, [rows, heads * head_dim]."""
+        keys, values = held.chunk(2, 1)
+        # Queries that share keys and values are rows of one matrix product.
+        attended = functional.scaled_dot_product_attention(queries.to(held), keys, values, attn_mask=mask)
+        return attended.reshape(len(queries), -1)
 
     def _split(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Queries [rows, kv_heads, group, head_dim], and keys and values [rows, 2 * kv_heads, head_dim]."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from tidal.flover.form import DecoderForm
 from tidal.flover.memory.buffers import KeyValueBuffers
-from tidal.flover.models.attention import attention
+from tidal.flover.models.attention import MixedRows, attention
 from tidal.flover.models.layer import Attend, Layer, LoraUpdate, no_update, norm, norm_weights, rotary_table
 from tidal.flover.models.linear import NativeLinear, linear, working_type
 from tidal.flover.models.passes import NativePass
@@ -105,6 +107,25 @@ class DecoderModel:
             return self.native_pass(token_ids, self._indices[begin:end], positions)
         attend_to = self._attention.decode(begin, end, positions, attend)
         return self._logits(self._pass(token_ids, positions, attend_to, lora))
+
+    def mixed(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, rows: MixedRows, wanted: Sequence[int]
+    ) -> torch.Tensor:
+        """Decode and prefill in one pass.
+
+        Args:
+            token_ids: Token ids of all rows, [rows].
+            positions: Position of each row, [rows].
+            rows: What the rows are.
+            wanted: Rows whose logits are returned.
+
+        Returns:
+            Logits, [wanted, vocabulary].
+        """
+        if self.native_pass is not None:
+            return self.native_pass(token_ids, rows.slots, positions, torch.tensor(wanted, dtype=torch.int32))
+        hidden = self._pass(token_ids, positions, self._attention.mixed(rows, positions), no_update)
+        return self._logits(hidden[torch.tensor(wanted, dtype=torch.int64, device=hidden.device)])
 
     def _pass(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend, lora: LoraUpdate) -> torch.Tensor:
         hidden = self._tokens[token_ids].to(self._type)

@@ -1,0 +1,136 @@
+"""What a decoder needs of a device's memory besides its weights, and passes that go on where memory is short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from tidal.errors import InvalidArgument
+from tidal.flover.form import DecoderForm
+from tidal.flover.memory.buffers import buffer_bytes
+
+_Result = TypeVar("_Result")
+# Rows of the largest pass besides those of all slots: the scheduler's largest chunk of a prompt.
+_CHUNK_ROWS = 512
+# Kernels of a captured layer, and memory of a captured kernel: estimates that no GPU has confirmed yet.
+_KERNELS_PER_LAYER, _BYTES_PER_KERNEL = 16, 2048
+# Share of what is available, and least bytes on a GPU, that stay free: for libraries, for tasks, which are
+# loaded later, and for what is lost between blocks.
+_RESERVE_SHARE, _GPU_RESERVE = 0.05, 256 << 20
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes by purpose, weights excluded, as they are loaded before.
+
+    Attributes:
+        slots: Number of slots.
+        max_length: Number of tokens of a slot.
+        keys_and_values: Keys and values of all slots.
+        logits: Logits of all slots, as they are computed, in float32, and as they are read.
+        activations: Tensors of the largest pass that exist at the same time, an upper bound.
+        graphs: Captured decode steps; 0 on a CPU.
+        reserve: Bytes that stay free.
+    """
+
+    slots: int
+    max_length: int
+    keys_and_values: int
+    logits: int
+    activations: int
+    graphs: int
+    reserve: int
+
+    @property
+    def bytes(self) -> int:
+        """All of them together."""
+        return self.keys_and_values + self.logits + self.activations + self.graphs + self.reserve
+
+    def check(self, available: int) -> None:
+        """Check that the plan fits.
+
+        Args:
+            available: Bytes that can be allocated.
+
+        Raises:
+            InvalidArgument: It does not; states each part, and how many slots would fit.
+        """
+        if self.bytes <= available:
+            return
+        of_slot = (self.keys_and_values + self.logits) / self.slots
+        left = available - self.reserve - self.activations - self.graphs
+        fitting = max(0, int(left / of_slot))
+        advice = f"lower max_concurrency to {fitting}, or max_length" if fitting else "lower max_length"
+        parts = {
+            "keys and values": self.keys_and_values, "logits": self.logits, "activations": self.activations,
+            "captured steps": self.graphs, "reserve": self.reserve,
+        }  # fmt: skip
+        listed = ", ".join(f"{name} {size:,}" for name, size in parts.items() if size)
+        raise InvalidArgument(
+            f"{self.slots} slots of {self.max_length} tokens take {self.bytes:,} bytes of memory ({listed}), but "
+            f"{available:,} are available: {advice}"
+        )
+
+
+def plan_memory(
+    form: DecoderForm, *, slots: int, max_length: int, cached: torch.dtype, computed: torch.dtype, graphs: int,
+    available: int,
+) -> MemoryPlan:  # fmt: skip
+    """Plan the memory of a decoder whose weights are loaded.
+
+    Args:
+        form: Architecture of the decoder.
+        slots: Number of slots.
+        max_length: Number of tokens of a slot.
+        cached: Type of keys and values.
+        computed: Type of activations.
+        graphs: Number of decode steps to capture; 0 on a CPU.
+        available: Bytes that can be allocated now.
+    """
+    rows = slots + min(_CHUNK_ROWS, max_length)
+    gated = 2 if form.gated else 1
+    # Of a row: residual, norm, output and sum; queries, keys and values; the hidden layer before and after activation.
+    row = 4 * form.width + (form.heads + 2 * form.kv_heads) * form.head_dim + 2 * gated * form.inner
+    # Scores and mask of a chunk, where no fused kernel runs.
+    scores = min(_CHUNK_ROWS, max_length) * max_length * (form.heads + 1)
+    reserve = max(int(available * _RESERVE_SHARE), _GPU_RESERVE if graphs else 0)
+    return MemoryPlan(
+        slots=slots,
+        max_length=max_length,
+        keys_and_values=buffer_bytes(form, slots, max_length, cached),
+        logits=slots * form.vocabulary * (8 + computed.itemsize),
+        activations=rows * row * computed.itemsize + scores * cached.itemsize,
+        graphs=graphs * form.layers * _KERNELS_PER_LAYER * _BYTES_PER_KERNEL,
+        reserve=reserve,
+    )
+
+
+def in_parts(run: Callable[[int, int], _Result], begin: int, end: int) -> list[_Result]:
+    """Run a pass over `begin` to `end - 1`; where memory is short, over both halves, one after another.
+
+    The keys and values of all slots are allocated at load, so a pass can lack only memory that grows with its rows.
+
+    Args:
+        run: The pass over a range; it may run again over the same one.
+        begin: Begin of the range.
+        end: End of the range, above `begin`.
+
+    Returns:
+        Results of the parts, in order.
+
+    Raises:
+        torch.OutOfMemoryError: There is too little memory for a single row.
+    """
+    try:
+        return [run(begin, end)]
+    except torch.OutOfMemoryError:
+        if end - begin == 1:
+            raise
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    middle = (begin + end) // 2
+    return [*in_parts(run, begin, middle), *in_parts(run, middle, end)]
