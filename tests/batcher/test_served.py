@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
