@@ -81,6 +81,30 @@ def entities(truth: Truth, head: Head, tokenizer: Any, text: str, aggregation: s
     ]
 
 
+def answer_or_none(values: FloatArray, encoded: Any, context: str, longest: int = 15) -> tuple[int, int] | None:
+    """The likeliest text's characters as of `best_span`, or None if that there is no answer is likelier.
+
+    By every span in turn: the first token, which stands for no answer, takes part in the probabilities, and spans of
+    one text add up.
+    """
+    words, parts = encoded.word_ids(0), encoded.sequence_ids(0)
+    allowed = [token for token, part in enumerate(parts) if part == 1]
+    powers = np.exp((values - values.max(0)).astype(np.float64))
+    chances = powers / powers[[0, *allowed]].sum(0)
+    texts: dict[str, float] = {}
+    places: dict[str, tuple[float, int, int]] = {}
+    for first in allowed:
+        for last in allowed:
+            if first <= last < first + longest:
+                begin, end = (encoded.word_to_chars(0, words[token], sequence_index=1) for token in (first, last))
+                text, chance = context[begin.start : end.end].lower(), float(chances[first, 0] * chances[last, 1])
+                texts[text] = texts.get(text, 0.0) + chance
+                places[text] = max(places.get(text, (0.0, 0, 0)), (chance, begin.start, end.end))
+    best = max(texts, key=texts.__getitem__, default=None)
+    none = chances[0, 0] * chances[0, 1]
+    return None if best is None or none >= texts[best] else places[best][1:]
+
+
 def best_span(values: FloatArray, encoded: Any, longest: int = 15) -> tuple[int, int]:
     """First character and the one after the last of the likeliest answer, as transformers 4's pipeline finds it.
 

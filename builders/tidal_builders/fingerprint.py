@@ -38,11 +38,18 @@ def source_folder(model: str, revision: str | None, base: Path, named: str = "fi
     if model.startswith(("/", "./", "../", "~")):
         raise InvalidArgument(f"{named}: there is no folder {local}")
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import ENDPOINT
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=list(SOURCE_PATTERNS)))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except LocalEntryNotFoundError:
+        raise InvalidArgument(
+            f"{named}: there is no folder {local}, and the Hugging Face model '{model}' is not in the cache of this "
+            f"machine and cannot be downloaded from {ENDPOINT}; give the path of a folder, or download the model where "
+            f"there is a network: hf download {model} --local-dir FOLDER"
+        ) from None
+    except (HFValidationError, HfHubHTTPError, OSError) as error:
         reason = " ".join(str(error).split())[:300]
         raise InvalidArgument(
             f"{named}: '{model}' is neither a folder nor a Hugging Face id that can be downloaded: {reason}"

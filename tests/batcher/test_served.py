@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,7 +37,7 @@ PROBES: dict[str, tuple[str, dict[str, object]]] = {
     "tasks": (FINAL, {"KEY": "task"}),
     "urgency": (FINAL, {"DEADLINE_SPREAD_MS": 5000, "UTILITY_SPREAD": 0.5}),
     "together": (FINAL, {"TOKENS": 40, "KEY": "task"}),
-    "open": ("max_queue_delay_microseconds: 60000000", {"WAIT_MS": 50}),
+    "open": ("max_queue_delay_microseconds: 1500000", {"WAIT_MS": 50}),
     "hint": ("", {"KEY": "task"}),
     "bad": (FINAL, {"TOKENS": "many"}),
 }
@@ -187,11 +188,14 @@ def test_batches_are_those_of_the_strategy(
     assert batches(server, sender(model), gates, requests, fill=True) == expected
 
 
-def test_a_batch_closes_when_its_oldest_request_has_waited(sender: Callable[[str], Sender]) -> None:
-    """Otherwise it would wait for others, for a minute."""
+def test_a_batch_closes_when_its_oldest_request_has_waited(
+    server: RunningServer, sender: Callable[[str], Sender]
+) -> None:
+    """Otherwise both would wait for others and run together."""
     send = sender("open")
     answers = [send(tokens(1))]
-    answers[0].result(20)
+    assert until(lambda: waiting(server, "open") == 1 or answers[0].done())
+    time.sleep(0.1)
     answers.append(send(tokens(1)))
     assert groups(answers) == [[0], [1]]
 

@@ -6,7 +6,7 @@ import copy
 import functools
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,22 @@ def write_onnx(program: torch.export.ExportedProgram, path: Path) -> None:
         except ImportError as error:
             raise Unsupported(f"the ONNX exporter needs {error.name}: {install_command('build')}") from None
         assert exported is not None
+        _rename_others(exported.model.graph, outputs)
         exported.save(path)
+
+
+def _rename_others(graph: Any, outputs: Sequence[str]) -> None:
+    """Rename values that the exporter named as an output, after their operator: names of values are unique in ONNX.
+
+    Args:
+        graph: Graph in the exporter's representation.
+        outputs: Names of its outputs.
+    """
+    kept = {id(value) for value in graph.outputs}
+    for node in graph.all_nodes():
+        for value in node.outputs:
+            if value.name in outputs and id(value) not in kept:
+                value.name = f"{value.name}/inner"
 
 
 @contextmanager

@@ -78,13 +78,15 @@ def test_claimed_cases_are_measured_for_at_least_five_rounds() -> None:
 
 
 class _Rounds(EncoderRounds):
-    """Rounds whose systems are made up, and record their order."""
+    """Rounds whose systems are made up, and record their order and the seconds of each warm-up."""
 
     order: list[str]
+    warmed: list[float]
 
     @contextmanager
     def _running(self, task: Any) -> Iterator[Any]:
         object.__setattr__(self, "order", [])
+        object.__setattr__(self, "warmed", [])
 
         def named(name: str) -> Any:
             side = FakeSide()
@@ -92,6 +94,7 @@ class _Rounds(EncoderRounds):
 
             def recorded(payloads: Any, **given: Any) -> LoadResult:
                 self.order.append(name)
+                self.warmed.append(given["warm_s"])
                 return closed(payloads, **given)
 
             side.closed = recorded  # type: ignore[method-assign]
@@ -112,6 +115,7 @@ def test_rounds_alternate_and_resume(tmp_path: Path, workload: Workload) -> None
     assert bench.systems(cases[1]) == [TIDAL, TIDAL_GRPC, FASTAPI]  # Ray Serve cannot keep up, FastEmbed serves nothing
     bench.measure("embed", cases[:1])
     assert bench.order == [TIDAL, TIDAL_GRPC, FASTAPI, RAY, FASTEMBED, TIDAL_GRPC, FASTAPI, RAY, FASTEMBED, TIDAL]
+    assert min(bench.warmed) == max(bench.warmed) >= 0.5  # every system, each time
     resumed = EncoderRun.open(run.file)
     assert resumed.cells == run.cells
     assert {system: len(cells) for system, cells in resumed.cells[cases[0].name].items()} == dict.fromkeys(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from testing.pets import MADE, Base
-from testing.task_heads import PROMPTS, best_span, entities, expected, random_head
+from testing.task_heads import PROMPTS, answer_or_none, best_span, entities, expected, random_head
 from testing.truth import Truth, random_terms
 from testing.waiting import until
 from tests.pets.served.conftest import Served
@@ -219,6 +219,37 @@ def test_options_and_requested_outputs(served: Served, tasks: Tasks) -> None:
         listed = client.infer("full", text, task="topics", outputs=["labels"], threshold=0.0)["labels"][0, 0]
         assert len(json.loads(listed)) == 3
         assert "label" not in client.infer("full", text, task="stars")
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_a_context_without_an_answer(served: Served, base: Base, tasks: Tasks, protocol: str) -> None:
+    """A task whose questions may have none, beside one whose questions have one, and contexts without any token."""
+    folder, terms = served.folder("full"), tasks.terms["answers"]
+    unsure = replace(terms, head=replace(terms.head, settings={"impossible_answers": True}))
+    add_task(folder, f"unsure-{protocol}", "lora", unsure, base.layers, MADE)
+    texts = make_texts(40, seed=11, longest=12)
+    wanted = []
+    try:
+        with Client(served.url(protocol)) as client:
+            for question, context in zip(texts[:20], texts[20:], strict=True):
+                values = tasks.values("answers", question, context)
+                encoded = base.tokenizer(question, context)
+                wanted.append(answer_or_none(values, encoded, context))
+                got = client.infer("full", inputs_of((question, context)), task=f"unsure-{protocol}")
+                place = got["start"][0, 0], got["end"][0, 0]
+                assert place == (wanted[-1] or (0, 0)), (question, context)
+                assert got["answer"][0, 0].decode() == ("" if wanted[-1] is None else context[slice(*wanted[-1])])
+                check(tasks, ("answers", question, context), client.infer(
+                    "full", inputs_of((question, context)), task="answers"))  # fmt: skip
+            blank = inputs_of(("who is it", "\u200b"))
+            for task, score in (("answers", 0.0), (f"unsure-{protocol}", 1.0)):
+                got = client.infer("full", blank, task=task)
+                found = [got[name][0, 0] for name in ("answer", "start", "end", "score")]
+                assert found == [b"", 0, 0, pytest.approx(score)]
+            assert json.loads(client.infer("full", inputs_of(("\u200b", None)), task="names")["entities"][0, 0]) == []
+    finally:
+        remove_task(folder, f"unsure-{protocol}")
+    assert {each is None for each in wanted} == {True, False}
 
 
 BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [

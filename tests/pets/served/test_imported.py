@@ -16,6 +16,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import (
     AutoModel,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoTokenizer,
@@ -195,6 +196,33 @@ def test_answers_equal_those_of_peft(server: RunningServer, base: Base, tmp_path
         else:
             wanted = outputs.logits[0]
         np.testing.assert_allclose(found, wanted.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_spans_equal_those_of_peft(server: RunningServer, base: Base, tmp_path: Path, protocol: str) -> None:
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(8)
+        model = AutoModelForQuestionAnswering.from_pretrained(base.source)
+        lora = get_peft_model(model, LoraConfig(task_type="QUESTION_ANS", r=4, target_modules=["query", "value"]))
+        for weight in lora.parameters():
+            if weight.requires_grad:
+                weight.copy_(torch.randn_like(weight) * 0.2)
+    lora.eval().save_pretrained(tmp_path)
+    name = f"peft-spans-{protocol}"
+    added = add(server.repository, "base", tmp_path, name, "--json", "--base-model", base.source)
+    assert added.exit_code == 0, added.output
+    record = json.loads(added.stdout)
+    assert (record["kind"], record["head"]) == ("lora", "question-answering")
+    assert record["provenance"]["answers"]["agreement"] > 0.9999
+    with Client(f"{protocol}://{getattr(server, protocol)}") as client:
+        for question, context in itertools.pairwise(TEXTS):
+            encoded = base.tokenizer(question, context, return_tensors="pt")
+            with torch.inference_mode():
+                outputs = lora(**encoded)
+            values = torch.stack([outputs.start_logits[0], outputs.end_logits[0]], dim=1).numpy()
+            start, end = best_span(values, encoded)
+            answer = client.answer("base", question, context, task=name)
+            assert (answer.start, answer.end, answer.answer) == (start, end, context[start:end])
 
 
 @pytest.fixture
