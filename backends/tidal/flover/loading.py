@@ -64,6 +64,7 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
             scheduler,
             shared,
             shuffle=parameters.shuffle,
+            reuse_prefixes=parameters.reuse_prefixes,
             max_delay_s=parameters.part_wait_ms / 1e3,
         )
 
