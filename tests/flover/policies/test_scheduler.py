@@ -213,16 +213,27 @@ def profile(**fields: tuple[object, ...]) -> LatencyProfile:
 
 def test_costs_from_a_profile() -> None:
     step = profile(lengths=(64, 128), batches=(1, 4), median_ms=((1, 2), (3, 6)))
-    costs = ProfiledCosts(step, profile(lengths=(16, 128), batches=(1,), median_ms=((2,), (30,))))
+    # Chunks of 1 and 65 tokens, behind 0, 100 and 200 tokens.
+    chunk = profile(lengths=(1, 101, 201), batches=(1, 65), median_ms=((2, 18), (4, 34), (4,)))
+    costs = ProfiledCosts(step, chunk)
     assert costs.decode_seconds(1) == pytest.approx(0.001)
     assert costs.decode_seconds(4) == costs.decode_seconds(5) == pytest.approx(0.002)
-    assert costs.prefill_seconds(0, 1) == costs.prefill_seconds(0, 16) == pytest.approx(0.002)
-    assert costs.prefill_seconds(0, 256) == pytest.approx(0.060)
-    assert costs.prefill_seconds(112, 128) == costs.chunk_seconds(112, 128) == pytest.approx(0.004)
+    assert costs.prefill_seconds(0, 1) == pytest.approx(0.002)
+    assert costs.prefill_seconds(0, 33) == pytest.approx(0.010)
+    assert costs.prefill_seconds(50, 51) == costs.chunk_seconds(50, 51) == pytest.approx(0.003)
+    assert costs.prefill_seconds(50, 115) == pytest.approx(0.026)
+    assert costs.prefill_seconds(150, 151) == pytest.approx(0.004)
+    # Beyond what was measured the cost rises as between the measured points, up to the last position.
+    assert costs.prefill_seconds(112, 177) == pytest.approx(0.034 + 12 * 0.00016)
+    assert costs.prefill_seconds(200, 201) == costs.prefill_seconds(900, 901) == pytest.approx(0.004)
+    # A larger chunk costs as much as its parts.
+    assert costs.prefill_seconds(0, 131) == pytest.approx(
+        costs.prefill_seconds(0, 65) + costs.prefill_seconds(65, 130) + costs.prefill_seconds(130, 131)
+    )
 
 
 def test_a_chunk_in_a_mixed_pass_costs_what_it_adds_to_the_step() -> None:
-    tokens = profile(lengths=(1, 16, 64), batches=(1,), median_ms=((5,), (12,), (36,)))
+    tokens = profile(lengths=(1,), batches=(1, 16, 64), median_ms=((5, 12, 36),))
     step = profile(lengths=(64,), batches=(1,), median_ms=((5,),))
     apart, mixed = (ProfiledCosts(step, tokens, mixed=each) for each in (False, True))
     assert apart.chunk_seconds(0, 64) == apart.prefill_seconds(0, 64) == mixed.prefill_seconds(0, 64)
@@ -231,6 +242,44 @@ def test_a_chunk_in_a_mixed_pass_costs_what_it_adds_to_the_step() -> None:
     assert mixed.chunk_seconds(0, 1) == pytest.approx(0.005 / 17)  # never nothing
     chunks = [mixed.chunk_seconds(0, end) for end in range(1, 65)]
     assert chunks == sorted(chunks)
+
+
+@given(
+    st.lists(st.floats(0.1, 1e3), min_size=12, max_size=12),
+    st.integers(0, 4000),
+    st.integers(1, 600),
+    st.booleans(),
+)
+def test_costs_never_fall_with_tokens_or_context(times: list[float], start: int, tokens: int, mixed: bool) -> None:
+    """Whatever was measured, as measurements are not monotone."""
+    rows = tuple(tuple(times[row : row + 4]) for row in (0, 4, 8))
+    chunk = profile(lengths=(1, 257, 1000), batches=(1, 16, 64, 256), median_ms=rows)
+    costs = ProfiledCosts(profile(lengths=(4096,), batches=(1,), median_ms=((5,),)), chunk, mixed=mixed)
+    found = costs.prefill_seconds(start, start + tokens)
+    slack = 1e-9 * found
+    assert found <= costs.prefill_seconds(start, start + tokens + 1) + slack
+    assert found <= costs.prefill_seconds(start + 1, start + tokens + 1) + slack
+
+
+def test_the_bound_beside_a_step_is_kept_behind_a_long_prompt() -> None:
+    """Chunks shrink with the tokens before them, where each token costs more."""
+    step = profile(lengths=(8192,), batches=(1,), median_ms=((20,),))
+    rows = tuple(
+        tuple(5 + 0.2 * tokens * (1 + start / 1000) for tokens in (1, 16, 64, 256)) for start in (0, 2000, 7000)
+    )
+    costs = ProfiledCosts(step, profile(lengths=(1, 2001, 7001), batches=(1, 16, 64, 256), median_ms=rows))
+    scheduler = FloverScheduler[Schedulable](4, costs, prefill_share=1.0)
+    submit(scheduler, 0.0, 1)
+    iterate(scheduler, 0.0)
+    submit(scheduler, 0.0, 8000)
+    sizes = []
+    while scheduler.running < 2:
+        (chunk,) = iterate(scheduler, 0.0)
+        tokens = chunk.end - chunk.start
+        assert 5 + 0.2 * tokens * (1 + chunk.start / 1000) <= 20 or tokens <= 16
+        sizes.append(tokens)
+    assert sizes[0] == 75
+    assert sizes[-2] == 16  # the smallest chunk
 
 
 def test_prompts_are_prefilled_together_while_nothing_runs() -> None:
