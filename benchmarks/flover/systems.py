@@ -76,11 +76,13 @@ def genai_forms(*, quick: bool) -> list[Form]:
 
 def write_repository(repository: Path, artefacts: FloverArtefacts) -> None:
     """Add Tidal's models with linked files, and an entry for each baseline, which is loaded with its settings."""
+    # Prompts of warm-ups are sent again in the measured rounds, and no peer reuses them.
+    whole = 'parameters { key: "reuse_prefixes" value { string_value: "false" } }\n'
     shuffled = 'parameters { key: "shuffle" value { string_value: "false" } }\n'
     for name, precision, more in (
-        (TIDAL, artefacts.precision, ""),
-        (UNSHUFFLED, artefacts.precision, shuffled),
-        (EXACT, "fp32", ""),
+        (TIDAL, artefacts.precision, whole),
+        (UNSHUFFLED, artefacts.precision, whole + shuffled),
+        (EXACT, "fp32", whole),
     ):
         version = artefacts.version(precision)
         for file in (file for file in version.rglob("*") if file.is_file()):

@@ -149,7 +149,15 @@ class TestCompletions:
             "prompt_tokens": read,
             "completion_tokens": generated,
             "total_tokens": read + generated,
+            "prompt_tokens_details": {"cached_tokens": 0},
         }
+
+    def test_cached_tokens(self, client: httpx.Client) -> None:
+        document = {"model": "writer", "prompt": "a prompt that is sent twice", "max_tokens": 3}
+        first, second = (client.post("/v1/completions", json=document).json()["usage"] for _ in range(2))
+        assert first["prompt_tokens_details"] == {"cached_tokens": 0}
+        # All but the last token, whose logits are needed.
+        assert second["prompt_tokens_details"] == {"cached_tokens": second["prompt_tokens"] - 1}
 
     def test_streams_are_the_parts_of_the_whole(self, client: httpx.Client) -> None:
         document = {"model": "writer", "prompt": ["hello", "x"], "n": 2, "max_tokens": 6, "seed": 5, "temperature": 1}

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "attention.hpp"
 #include "kernels.hpp"
 #include "packing.hpp"
 #include "workers.hpp"
@@ -14,21 +15,9 @@
 namespace tidal {
 namespace {
 
-template <class Number>
-const KernelsOf<Number>& kernels_of();
-template <>
-const KernelsOf<float>& kernels_of<float>() {
-    return kernels().full;
-}
-template <>
-const KernelsOf<Half>& kernels_of<Half>() {
-    return kernels().half;
-}
-
 // Parts of a product per thread: when the server or a client takes the core of a thread, the others continue.
 constexpr int kParts = 8;
-// Heads in a part of attention, and the fewest rows that are spread over threads.
-constexpr int kHeads = 4;
+// Fewest rows that are spread over threads.
 constexpr int kRows = 32;
 
 template <class Work>
@@ -36,12 +25,6 @@ void for_rows(int threads, int rows, const Work& work) {
     for_ranges(threads, rows, rows / kRows, [&](int begin, int end) {
         for (int row = begin; row < end; ++row) work(row);
     });
-}
-
-template <class Number>
-Number* scratch(std::vector<Number>& held, std::size_t count) {
-    if (held.size() < count) held.resize(count);
-    return held.data();
 }
 
 // Rows in the kernels' format: floats unchanged or rounded to bfloat16, and padded to whole steps.
@@ -101,20 +84,6 @@ void linear(const Matrix& matrix, int threads, int rows, const float* input, con
         case Format::half: return multiply<Half>(matrix, threads, rows, input, output);
         default: return multiply_integers(matrix, threads, rows, input, output);
     }
-}
-
-template <class Held>
-void attention(int threads, const Attention<Held>& task) {
-    const auto& run = kernels_of<Held>();
-    for (int row = 0; row < task.rows; ++row) run.keep(task, row);
-    // Rows of one slot read the same keys: iterate over heads, each for all rows.
-    const int tasks = task.rows * task.kv_heads;
-    for_ranges(threads, tasks, (tasks + kHeads - 1) / kHeads, [&](int begin, int end) {
-        thread_local std::vector<float> scores;
-        if (scores.size() < static_cast<std::size_t>(task.length) + 16) scores.resize(task.length + 16);
-        for (int number = begin; number < end; ++number)
-            run.attend(task, number % task.rows, number / task.rows, scores.data());
-    });
 }
 
 // One operation of a pass; must match `_Operation` in models/passes.py.

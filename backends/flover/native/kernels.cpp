@@ -1,4 +1,5 @@
 // The kernels, in terms of vectors of the level's width: compiled once per level.
+#include "attention_tiles.hpp"
 #include "bf16_vectors.hpp"
 #include "integer_products.hpp"
 #include "products.hpp"
@@ -258,8 +259,8 @@ void gate(Activation kind, int width, const float* from, float* to) {
 extern const Kernels TIDAL_TABLE(TIDAL_LEVEL);
 const Kernels TIDAL_TABLE(TIDAL_LEVEL) = {
     TIDAL_NAME(TIDAL_LEVEL),
-    {product<float>, keep<float>, attend<float>},
-    {product<Half>, keep<Half>, attend<Half>},
+    {product<float>, keep<float>, attend<float>, attend_rows<float>},
+    {product<Half>, keep<Half>, attend<Half>, attend_rows<Half>},
     low_rank,
     normalise,
     turn,

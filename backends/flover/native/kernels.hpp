@@ -119,6 +119,24 @@ struct Attention {
     float* output;                  // [rows, heads, size]
 };
 
+// Queries and keys of a tile of attention.
+constexpr int kTileQueries = 64;
+constexpr int kTileKeys = 64;
+
+// Number of successive rows of one slot whose attention is one tile; more queries only where more heads share keys.
+template <class Held>
+int tile_rows(const Attention<Held>& task) {
+    const int group = task.heads / task.kv_heads;
+    return group < kTileQueries ? kTileQueries / group : 1;
+}
+
+// Floats that `attend_rows` needs for a tile of so many rows; heads are padded to at most 16 components more.
+template <class Held>
+std::size_t tile_floats(const Attention<Held>& task, int rows) {
+    const std::size_t queries = static_cast<std::size_t>(rows) * (task.heads / task.kv_heads), padded = task.size + 16;
+    return (2 * queries + 2 * kTileKeys) * padded + queries * (kTileKeys + 2);
+}
+
 // Low-rank updates: each row uses its own range of the ranks of two shared factors.
 struct LowRank {
     int inputs;
@@ -163,6 +181,8 @@ struct KernelsOf {
     void (*keep)(const Attention<Number>&, int row);
     // All queries of one row that share a key head; `scores` has room for the tokens of the slot plus 16.
     void (*attend)(const Attention<Number>&, int row, int kv_head, float* scores);
+    // The same for at most `tile_rows` rows of one slot at successive positions; `scratch` has `tile_floats`.
+    void (*attend_rows)(const Attention<Number>&, int first, int rows, int kv_head, float* scratch);
 };
 
 struct Kernels {

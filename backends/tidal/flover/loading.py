@@ -49,7 +49,7 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
     with ThreadPoolExecutor(1) as opening:
         runner = opening.submit(open_runner, manifest, context.version_dir).result()
     shared = SharedRunner(runner)
-    costs = ProfiledCosts(manifest.profile.step, manifest.profile.prefill, mixed=runner.runs_mixed)
+    costs = ProfiledCosts(manifest.profile.step, manifest.profile.chunk, mixed=runner.runs_mixed)
 
     def start(fresh: ServiceContext) -> Service:
         base = DecoderBase(manifest.base, manifest.form)
@@ -64,6 +64,7 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
             scheduler,
             shared,
             shuffle=parameters.shuffle,
+            reuse_prefixes=parameters.reuse_prefixes,
             max_delay_s=parameters.part_wait_ms / 1e3,
         )
 

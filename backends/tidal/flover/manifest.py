@@ -85,7 +85,10 @@ class FloverProfile(BaseModel):
     step: LatencyProfile = Field(
         description="duration of a decode step by attended tokens (as lengths) and slots of the window (as batches)"
     )
-    prefill: LatencyProfile = Field(description="duration of prefilling the first tokens of a prompt (as lengths)")
+    chunk: LatencyProfile = Field(
+        description="duration of prefilling a chunk of a prompt by position of its first token, from 1 (as lengths), "
+        "and number of tokens (as batches)"
+    )
 
 
 class FloverManifest(Published):

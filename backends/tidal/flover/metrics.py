@@ -46,6 +46,8 @@ class FloverMetrics(IntakeMetrics):
         self._window = metrics.counter("step_slots_total", "Slots computed in decode steps, holes included")
         self._prefill = metrics.counter("prefill_seconds_total", "Time spent on prefilling prompts")
         self._prompts = metrics.counter("prompt_tokens_total", "Prompt tokens prefilled")
+        self._hits = metrics.counter("prefix_hits_total", "Prompts that began with tokens held by a slot")
+        self._reused = metrics.counter("prefix_tokens_total", "Prompt tokens taken from a slot instead of prefilled")
         self._tokens = metrics.counter("generated_tokens_total", "Tokens generated")
         self._shuffles = metrics.counter("shuffles_total", "Decode steps preceded by moves of slots")
         self._moves = metrics.counter("moved_slots_total", "Slots moved")
@@ -65,6 +67,11 @@ class FloverMetrics(IntakeMetrics):
         """Record prompt tokens that were prefilled, and the time spent on them."""
         self._prompts.inc(tokens)
         self._prefill.inc(seconds)
+
+    def prefix_reused(self, tokens: int) -> None:
+        """Record a prompt of which tokens were not computed again."""
+        self._hits.inc()
+        self._reused.inc(tokens)
 
     def first_token(self, generation: Generation) -> None:
         """Record a generation's first token."""

@@ -28,6 +28,11 @@ class FloverParameters(BaseModel):
         description="bound on the time of prefill beside a decode step, as a multiple of the step's duration",
     )
     shuffle: bool = Field(True, description="make the slots of running generations contiguous before each decode step")
+    reuse_prefixes: bool = Field(
+        True,
+        description="start a prompt from the tokens that a slot still holds of an earlier one, "
+        "as a copy or in place, instead of prefilling them",
+    )
     task_memory_mb: float = Field(2048.0, gt=0, le=1e7, description="largest size of tasks in memory, in MiB")
 
     @property

@@ -50,6 +50,7 @@ class FloverService:
         scheduler: Scheduler of the engine; owned by the service from now on.
         runner: Runner of the version, which the service takes over.
         shuffle: Whether running slots are kept contiguous.
+        reuse_prefixes: Whether prompts start from what a slot holds of them.
         max_delay_s: Longest time in seconds that a token is delayed to be sent with later ones.
 
     Raises:
@@ -58,7 +59,8 @@ class FloverService:
 
     def __init__(
         self, context: ServiceContext, parser: RequestParser, library: FloverLibrary,
-        scheduler: FloverScheduler[Generation], runner: SharedRunner, *, shuffle: bool, max_delay_s: float,
+        scheduler: FloverScheduler[Generation], runner: SharedRunner, *, shuffle: bool, reuse_prefixes: bool,
+        max_delay_s: float,
     ) -> None:  # fmt: skip
         context.check_outputs(OUTPUTS)
         self._parser = parser
@@ -68,7 +70,9 @@ class FloverService:
         self._stopped = False  # the engine will not run again
         metrics = FloverMetrics(context.metrics)
         self._responder = Responder(max_delay_s)
-        self._engine = Engine(scheduler, runner, self._responder, metrics, context.log, shuffle=shuffle)
+        self._engine = Engine(
+            scheduler, runner, self._responder, metrics, context.log, shuffle=shuffle, reuse_prefixes=reuse_prefixes
+        )
         self._engine_thread = context.start_thread("runner", self._run)
         self._responder_thread = context.start_thread("responder", self._responder.run)
         self._masks_thread = context.start_thread("masks", parser.masks.run)

@@ -14,9 +14,11 @@ from tidal_builders.timing import Call, Progress, Timing, measure
 
 _SHORTEST = 64
 _CHUNKS = (1, 16, 64, 256)
+# First number of tokens before a chunk, beyond none.
+_FIRST_CONTEXT = 256
 _ROUNDS = 4
 
-# "decode" or "prefill", attended or prefilled tokens, slots.
+# "decode", attended tokens and slots; or "chunk", tokens before it and its own.
 _Cell = tuple[str, int, int]
 
 
@@ -30,7 +32,7 @@ def doubling(first: int, last: int) -> tuple[int, ...]:
 
 
 def measure_profile(runner: FloverRunner, *, threads: int, seconds: float, progress: Progress) -> FloverProfile:
-    """Measure decode steps by attended tokens and slots, and prefill passes by tokens.
+    """Measure decode steps by attended tokens and slots, and chunks of prompts by tokens before them and their own.
 
     Args:
         runner: Runner to measure, with all slots free.
@@ -44,11 +46,31 @@ def measure_profile(runner: FloverRunner, *, threads: int, seconds: float, progr
     calls: dict[_Cell, Call] = {
         ("decode", length, n): partial(_decode, runner, length, n) for length in lengths for n in slots
     }
-    calls |= {("prefill", chunk, 1): partial(_prefill, runner, chunk) for chunk in chunks}
+    contexts = chunk_contexts(runner.max_length, chunks)
+    calls |= {
+        ("chunk", context, chunk): partial(_prefill, runner, context, chunk)
+        for context, measured in contexts.items()
+        for chunk in measured
+    }
     timings = measure(calls, rounds=_ROUNDS, budget_s=seconds, progress=progress)
     decode = _table([[timings["decode", length, n] for n in slots] for length in lengths], lengths, slots, threads)
-    prefill = _table([[timings["prefill", chunk, 1]] for chunk in chunks], chunks, (1,), threads)
-    return FloverProfile(step=decode, prefill=prefill)
+    rows = [[timings["chunk", context, chunk] for chunk in measured] for context, measured in contexts.items()]
+    return FloverProfile(step=decode, chunk=_table(rows, tuple(context + 1 for context in contexts), chunks, threads))
+
+
+def chunk_contexts(max_length: int, chunks: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Return the chunks to measure by number of tokens before them: those that still fit into a slot.
+
+    Args:
+        max_length: Number of tokens of a slot.
+        chunks: Numbers of tokens of chunks, ascending.
+    """
+    contexts = {0, max_length - chunks[-1]}
+    context = _FIRST_CONTEXT
+    while context < max_length:
+        contexts.add(context)
+        context *= 2
+    return {each: tuple(chunk for chunk in chunks if each + chunk <= max_length) for each in sorted(contexts)}
 
 
 def _decode(runner: FloverRunner, length: int, n: int, _worker: int) -> None:
@@ -57,8 +79,8 @@ def _decode(runner: FloverRunner, length: int, n: int, _worker: int) -> None:
         logits.argmax(-1).cpu()  # waits for the device, as a step does that samples on it
 
 
-def _prefill(runner: FloverRunner, chunk: int, _worker: int) -> None:
-    logits = runner.prefill(0, np.zeros(chunk, np.int64), 0)
+def _prefill(runner: FloverRunner, context: int, chunk: int, _worker: int) -> None:
+    logits = runner.prefill(0, np.zeros(chunk, np.int64), context)
     if logits is not None and logits.device.type != "cpu":
         logits.argmax(-1).cpu()
 

@@ -148,11 +148,17 @@ async def _parts(
                 # Texts of the same prompt read it once.
                 if part.prompt_tokens is not None and part.index == 0:
                     exchange.input_tokens += part.prompt_tokens
+                    exchange.cached_tokens += part.cached_tokens or 0
                 exchange.output_tokens += len(part.tokens)
                 yield part
 
 
-def usage(request: ApiRequest) -> dict[str, int]:
+def usage(request: ApiRequest) -> dict[str, Any]:
     """Return OpenAI's `usage` of a request."""
     read, written = request.exchange.input_tokens, request.exchange.output_tokens
-    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+        "prompt_tokens_details": {"cached_tokens": request.exchange.cached_tokens},
+    }

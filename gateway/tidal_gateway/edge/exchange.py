@@ -40,6 +40,7 @@ class Exchange:
         task: Task of the model; empty for none.
         key: Id of the API key; empty for none.
         input_tokens: Number of tokens read.
+        cached_tokens: Number of tokens read that the model did not compute again.
         output_tokens: Number of generated tokens.
         retries: Number of times that a part of the request was sent again.
         status: HTTP status of the answer; 0 before there is one.
@@ -60,6 +61,7 @@ class Exchange:
     task: str = ""
     key: str = ""
     input_tokens: int = 0
+    cached_tokens: int = 0
     output_tokens: int = 0
     retries: int = 0
     status: int = 0

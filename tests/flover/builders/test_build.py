@@ -23,7 +23,7 @@ from tidal.flover.memory.buffers import buffer_bytes
 from tidal.flover.runner import open_runner
 from tidal.repository.entries import ModelEntry
 from tidal_builders.flover.build import build_flover
-from tidal_builders.flover.profiling import doubling
+from tidal_builders.flover.profiling import chunk_contexts, doubling
 from tidal_builders.flover.report import FloverReport, step_table
 from tidal_builders.specs import load_spec
 
@@ -93,7 +93,14 @@ def test_steps_and_prompts_are_profiled(published: Published) -> None:
     _, folder, report = published
     manifest = load_flover_manifest(folder)
     assert (manifest.profile.step.lengths, manifest.profile.step.batches) == ((64, POSITIONS), (1, 2, 3))
-    assert manifest.profile.prefill.lengths == (1, 16, 64)
+    assert (manifest.profile.chunk.lengths, manifest.profile.chunk.batches) == ((1, POSITIONS - 63), (1, 16, 64))
+    assert chunk_contexts(1000, (1, 16, 256)) == {
+        0: (1, 16, 256),
+        256: (1, 16, 256),
+        512: (1, 16, 256),
+        744: (1, 16, 256),
+    }
+    assert chunk_contexts(300, (1, 16, 256)) == {0: (1, 16, 256), 44: (1, 16, 256), 256: (1, 16)}
     assert [(row.length, row.slots) for row in report.rows[:4]] == [(64, 1), (64, 2), (64, 3), (POSITIONS, 1)]
     assert step_table(report).row_count == 6
     assert doubling(1, 8) == (1, 2, 4, 8)

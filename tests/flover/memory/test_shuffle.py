@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tidal.errors import Internal
+from tidal.flover.memory.contents import SlotContents
 from tidal.flover.memory.slots import ShufflePlan, SlotMove, SlotTable, Window, shuffle
 
 
@@ -146,6 +148,36 @@ def test_new_slots_are_next_to_the_window() -> None:
     assert slots.allocate("e") == 0
     slots.activate("e")
     assert slots.window == Window(0, 3)
+
+
+@given(st.lists(st.sampled_from(["free", "kept", "allocated", "running"]), min_size=1, max_size=10))
+def test_what_free_slots_keep_is_exchanged(states: list[str]) -> None:
+    slots, contents = SlotTable[int](len(states)), SlotContents(len(states))
+    memory: list[tuple[str, int] | None] = [None] * len(states)
+    for slot, state in enumerate(states):
+        if state in ("allocated", "running"):
+            slots.allocate(slot, lambda _free, slot=slot: slot)  # type: ignore[misc]
+            memory[slot] = ("owned", slot)
+        if state == "running":
+            slots.activate(slot)
+        if state == "kept":
+            contents.keep(slot, np.arange(slot + 1), None)
+            memory[slot] = ("kept", slot)
+    before = [each for each in memory if each is not None]
+    moves = slots.compact(None, contents.tokens())
+    contents.moved(moves)
+    for move in moves:
+        assert move.exchange is (memory[move.target] is not None)
+        memory[move.source], memory[move.target] = memory[move.target], memory[move.source]
+    assert sorted(each for each in memory if each is not None) == sorted(before)
+    for slot, each in enumerate(memory):
+        held = contents.of(slot)
+        assert (held is not None) is (each is not None and each[0] == "kept")
+        if each is not None and held is not None:
+            assert len(held.ids) == each[1] + 1
+        if each is not None and each[0] == "owned":
+            assert slots.slot(each[1]) == slot
+    assert not slots.compact(None, contents.tokens())
 
 
 def test_invalid_calls_raise() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidal.flover.policies import FloverScheduler, ProfiledCosts, Schedulable
+from tidal.flover.policies import FloverScheduler, PrefillChunk, ProfiledCosts, Schedulable
 from tidal.profiles import LatencyProfile
 
 
@@ -48,32 +48,33 @@ class SimulatedService:
         """Run one iteration, check its invariants, and return its duration in seconds."""
         running = {each for each in self.held if self.held[each] == each.prompt_tokens}
         assert len(running) == self.scheduler.running
-        decision = self.scheduler.schedule(now)
+        decision = self.scheduler.admit(now)
         self.refused += decision.refused
         assert all(each not in self.held for each in (*decision.refused, *decision.admitted))
         self.held.update(dict.fromkeys(decision.admitted, 0))
         assert sum(each.slots for each in self.held) <= slots
         prefill_s = 0.0
-        for chunk in decision.chunks:
+        chunks = self.scheduler.prefill()
+        for chunk in chunks:
             assert self.held[chunk.item] == chunk.start < chunk.end <= chunk.item.prompt_tokens
             self.held[chunk.item] = chunk.end
             prefill_s += COSTS.prefill_seconds(chunk.start, chunk.end)
-        assert len({chunk.item for chunk in decision.chunks}) == len(decision.chunks)
-        if running and len(decision.chunks) != 1:
+        assert len({chunk.item for chunk in chunks}) == len(chunks)
+        if running and len(chunks) != 1:
             assert prefill_s <= share * COSTS.decode_seconds(sum(each.slots for each in running)) + 1e-9
         elif running:
-            chunk = decision.chunks[0]
+            chunk = chunks[0]
             assert (
                 prefill_s <= share * COSTS.decode_seconds(sum(each.slots for each in running)) + 1e-9
                 or chunk.end - chunk.start <= 16
             )
         if any(prefilled < each.prompt_tokens for each, prefilled in self.held.items() if each not in running):
-            assert decision.chunks  # every iteration prefills
-        for chunk in decision.chunks:
+            assert chunks  # every iteration prefills
+        for chunk in chunks:
             if chunk.last:
                 running.add(chunk.item)
         assert len(running) == self.scheduler.running
-        assert running or not self.held or decision.chunks
+        assert running or not self.held or chunks
         for each in [each for each in self.held if each in running]:  # a set has another order in each run
             self.steps[each] -= 1
             if self.steps[each] < 0:
@@ -135,13 +136,18 @@ def submit(
     return generation
 
 
+def iterate(scheduler: FloverScheduler[Schedulable], now: float) -> tuple[PrefillChunk[Schedulable], ...]:
+    scheduler.admit(now)
+    return scheduler.prefill()
+
+
 def test_a_short_prompt_overtakes_a_recent_long_one_only() -> None:
     scheduler = FloverScheduler[Schedulable](2, COSTS, prefill_share=1.0)
     long, short = submit(scheduler, 0.0, 2000), submit(scheduler, 0.3, 10)
-    assert [each.item for each in scheduler.schedule(0.3).chunks] == [short, long]
+    assert [each.item for each in iterate(scheduler, 0.3)] == [short, long]
     late = FloverScheduler[Schedulable](1, COSTS, prefill_share=1.0)
     long, short = submit(late, 0.0, 400), submit(late, 5.0, 10)
-    assert late.schedule(5.0).admitted == (long,)
+    assert late.admit(5.0).admitted == (long,)
     assert [*late] == [short, long]
 
 
@@ -153,10 +159,10 @@ def test_a_generation_with_beams_gets_all_its_slots_at_once_and_in_order() -> No
         submit(scheduler, 2.0, 1),
     )
     assert scheduler.waiting_slots == 6
-    assert scheduler.schedule(2.0).admitted == (first,)
-    assert scheduler.schedule(2.1).admitted == ()  # two slots are free, and reserved for the head of the queue
+    assert scheduler.admit(2.0).admitted == (first,)
+    assert scheduler.admit(2.1).admitted == ()  # two slots are free, and reserved for the head of the queue
     scheduler.remove(first)
-    assert scheduler.schedule(2.2).admitted == (beams, last)
+    assert scheduler.admit(2.2).admitted == (beams, last)
 
 
 def test_a_single_prompt_overtakes_those_of_a_recent_request_of_many() -> None:
@@ -170,12 +176,12 @@ def test_a_single_prompt_overtakes_those_of_a_recent_request_of_many() -> None:
 def test_a_generation_runs_after_its_last_chunk() -> None:
     scheduler = FloverScheduler[Schedulable](4, COSTS, prefill_share=1.0)
     first = submit(scheduler, 0.0, 30)
-    assert [(each.start, each.end, each.last) for each in scheduler.schedule(0.0).chunks] == [(0, 30, True)]
+    assert [(each.start, each.end, each.last) for each in iterate(scheduler, 0.0)] == [(0, 30, True)]
     assert scheduler.running == 1
     submit(scheduler, 0.1, 60)
     ends, iterations = [0], 0
     while scheduler.running < 2:
-        chunks = scheduler.schedule(0.1).chunks
+        chunks = iterate(scheduler, 0.1)
         assert [chunk.start for chunk in chunks] == ends[-1:]
         ends.append(chunks[-1].end)
         iterations += 1
@@ -188,16 +194,16 @@ def test_a_generation_runs_after_its_last_chunk() -> None:
 def test_while_nothing_runs_a_prompt_is_prefilled_in_large_chunks() -> None:
     scheduler = FloverScheduler[Schedulable](4, COSTS, prefill_share=1.0)
     submit(scheduler, 0.0, 900)
-    assert [[(c.start, c.end) for c in scheduler.schedule(0.0).chunks] for _ in range(2)] == [[(0, 512)], [(512, 900)]]
+    assert [[(c.start, c.end) for c in iterate(scheduler, 0.0)] for _ in range(2)] == [[(0, 512)], [(512, 900)]]
 
 
 def test_a_generation_that_misses_its_deadline_is_refused_and_gets_no_slot() -> None:
     scheduler = FloverScheduler[Schedulable](1, COSTS, prefill_share=1.0)
     submit(scheduler, 0.0, 10)
-    scheduler.schedule(0.0)
+    iterate(scheduler, 0.0)
     late, patient = submit(scheduler, 0.0, 100, 0.2), submit(scheduler, 0.1, 100)
-    assert not scheduler.schedule(0.13).refused  # the prefill takes 55 ms
-    assert scheduler.schedule(0.15).refused == (late,)
+    assert not scheduler.admit(0.13).refused  # the prefill takes 55 ms
+    assert scheduler.admit(0.15).refused == (late,)
     assert next(iter(scheduler)) is patient
 
 
@@ -207,16 +213,27 @@ def profile(**fields: tuple[object, ...]) -> LatencyProfile:
 
 def test_costs_from_a_profile() -> None:
     step = profile(lengths=(64, 128), batches=(1, 4), median_ms=((1, 2), (3, 6)))
-    costs = ProfiledCosts(step, profile(lengths=(16, 128), batches=(1,), median_ms=((2,), (30,))))
+    # Chunks of 1 and 65 tokens, behind 0, 100 and 200 tokens.
+    chunk = profile(lengths=(1, 101, 201), batches=(1, 65), median_ms=((2, 18), (4, 34), (4,)))
+    costs = ProfiledCosts(step, chunk)
     assert costs.decode_seconds(1) == pytest.approx(0.001)
     assert costs.decode_seconds(4) == costs.decode_seconds(5) == pytest.approx(0.002)
-    assert costs.prefill_seconds(0, 1) == costs.prefill_seconds(0, 16) == pytest.approx(0.002)
-    assert costs.prefill_seconds(0, 256) == pytest.approx(0.060)
-    assert costs.prefill_seconds(112, 128) == costs.chunk_seconds(112, 128) == pytest.approx(0.004)
+    assert costs.prefill_seconds(0, 1) == pytest.approx(0.002)
+    assert costs.prefill_seconds(0, 33) == pytest.approx(0.010)
+    assert costs.prefill_seconds(50, 51) == costs.chunk_seconds(50, 51) == pytest.approx(0.003)
+    assert costs.prefill_seconds(50, 115) == pytest.approx(0.026)
+    assert costs.prefill_seconds(150, 151) == pytest.approx(0.004)
+    # Beyond what was measured the cost rises as between the measured points, up to the last position.
+    assert costs.prefill_seconds(112, 177) == pytest.approx(0.034 + 12 * 0.00016)
+    assert costs.prefill_seconds(200, 201) == costs.prefill_seconds(900, 901) == pytest.approx(0.004)
+    # A larger chunk costs as much as its parts.
+    assert costs.prefill_seconds(0, 131) == pytest.approx(
+        costs.prefill_seconds(0, 65) + costs.prefill_seconds(65, 130) + costs.prefill_seconds(130, 131)
+    )
 
 
 def test_a_chunk_in_a_mixed_pass_costs_what_it_adds_to_the_step() -> None:
-    tokens = profile(lengths=(1, 16, 64), batches=(1,), median_ms=((5,), (12,), (36,)))
+    tokens = profile(lengths=(1,), batches=(1, 16, 64), median_ms=((5, 12, 36),))
     step = profile(lengths=(64,), batches=(1,), median_ms=((5,),))
     apart, mixed = (ProfiledCosts(step, tokens, mixed=each) for each in (False, True))
     assert apart.chunk_seconds(0, 64) == apart.prefill_seconds(0, 64) == mixed.prefill_seconds(0, 64)
@@ -227,9 +244,47 @@ def test_a_chunk_in_a_mixed_pass_costs_what_it_adds_to_the_step() -> None:
     assert chunks == sorted(chunks)
 
 
+@given(
+    st.lists(st.floats(0.1, 1e3), min_size=12, max_size=12),
+    st.integers(0, 4000),
+    st.integers(1, 600),
+    st.booleans(),
+)
+def test_costs_never_fall_with_tokens_or_context(times: list[float], start: int, tokens: int, mixed: bool) -> None:
+    """Whatever was measured, as measurements are not monotone."""
+    rows = tuple(tuple(times[row : row + 4]) for row in (0, 4, 8))
+    chunk = profile(lengths=(1, 257, 1000), batches=(1, 16, 64, 256), median_ms=rows)
+    costs = ProfiledCosts(profile(lengths=(4096,), batches=(1,), median_ms=((5,),)), chunk, mixed=mixed)
+    found = costs.prefill_seconds(start, start + tokens)
+    slack = 1e-9 * found
+    assert found <= costs.prefill_seconds(start, start + tokens + 1) + slack
+    assert found <= costs.prefill_seconds(start + 1, start + tokens + 1) + slack
+
+
+def test_the_bound_beside_a_step_is_kept_behind_a_long_prompt() -> None:
+    """Chunks shrink with the tokens before them, where each token costs more."""
+    step = profile(lengths=(8192,), batches=(1,), median_ms=((20,),))
+    rows = tuple(
+        tuple(5 + 0.2 * tokens * (1 + start / 1000) for tokens in (1, 16, 64, 256)) for start in (0, 2000, 7000)
+    )
+    costs = ProfiledCosts(step, profile(lengths=(1, 2001, 7001), batches=(1, 16, 64, 256), median_ms=rows))
+    scheduler = FloverScheduler[Schedulable](4, costs, prefill_share=1.0)
+    submit(scheduler, 0.0, 1)
+    iterate(scheduler, 0.0)
+    submit(scheduler, 0.0, 8000)
+    sizes = []
+    while scheduler.running < 2:
+        (chunk,) = iterate(scheduler, 0.0)
+        tokens = chunk.end - chunk.start
+        assert 5 + 0.2 * tokens * (1 + chunk.start / 1000) <= 20 or tokens <= 16
+        sizes.append(tokens)
+    assert sizes[0] == 75
+    assert sizes[-2] == 16  # the smallest chunk
+
+
 def test_prompts_are_prefilled_together_while_nothing_runs() -> None:
     scheduler = FloverScheduler[Schedulable](8, COSTS, prefill_share=1.0)
     prompts = [submit(scheduler, 0.0, tokens) for tokens in (100, 200, 300, 10)]
     # By key: the shortest first.
-    found = [(each.item, each.start, each.end) for each in scheduler.schedule(0.0).chunks]
+    found = [(each.item, each.start, each.end) for each in iterate(scheduler, 0.0)]
     assert found == [(prompts[3], 0, 10), (prompts[0], 0, 100), (prompts[1], 0, 200), (prompts[2], 0, 202)]

@@ -195,7 +195,9 @@ class RandomMoves(SlotTable[SlotOwner]):
         super().__init__(count)
         self._rng = random.Random(5)
 
-    def compact(self, tokens: Mapping[SlotOwner, int] | None = None) -> tuple[SlotMove, ...]:
+    def compact(
+        self, tokens: Mapping[SlotOwner, int] | None = None, kept: Mapping[int, int] | None = None
+    ) -> tuple[SlotMove, ...]:
         moves = []
         for _ in range(3):
             source, target = self._rng.sample(range(self.count), 2) if self.count > 1 else (0, 0)

@@ -169,6 +169,7 @@ def running(
     *,
     tokenizer: Path | None = None,
     shuffle: bool = True,
+    reuse_prefixes: bool = True,
     random_moves: bool = False,
     max_length: int = MAX_LENGTH,
     prefill_share: float = 1.0,
@@ -188,7 +189,10 @@ def running(
             if random_moves:
                 patch.setattr("tidal.flover.engine.slots.SlotTable", RandomMoves)
             parser = make_parser(file, max_length, decoder.slots)
-            return FloverService(context, parser, library, scheduler, shared, shuffle=shuffle, max_delay_s=0.02)
+            return FloverService(
+                context, parser, library, scheduler, shared, shuffle=shuffle, reuse_prefixes=reuse_prefixes,
+                max_delay_s=0.02,
+            )  # fmt: skip
 
     def fail_all(error: Any) -> None:
         for request in opened:

@@ -38,15 +38,17 @@ class Engine:
         log: Logger of the model.
         shuffle: Whether to make running slots contiguous before each pass; otherwise holes are computed until a new
             generation fills them.
+        reuse_prefixes: Whether prompts start from a copy of what a slot holds of them.
     """
 
     def __init__(
         self, scheduler: FloverScheduler[Generation], runner: SharedRunner, responder: Responder,
-        metrics: FloverMetrics, log: Logger, *, shuffle: bool,
+        metrics: FloverMetrics, log: Logger, *, shuffle: bool, reuse_prefixes: bool,
     ) -> None:  # fmt: skip
         self._scheduler = scheduler
         self._runner = runner
-        self._slots = GenerationSlots(runner.slots)
+        self._slots = GenerationSlots(runner.slots, reuse=reuse_prefixes)
+        scheduler.prefixes = self._slots
         self._responder = responder
         self._metrics = metrics
         self._log = log
@@ -72,13 +74,14 @@ class Engine:
                 self._finish(generation, "cancelled", Cancelled("the client cancelled the request"))
             elif generation.request.answered:  # by the boundary
                 self._finish(generation, "late" if now > generation.deadline else "failed")
-        schedule = self._scheduler.schedule(now)
-        for generation in schedule.refused:
+        admission = self._scheduler.admit(now)
+        for generation in admission.refused:
             self._refuse(generation, now)
-        for generation in schedule.admitted:
+        for generation in admission.admitted:
             self._admit(generation, now)
-        if not self._run_mixed(schedule.chunks):
-            for chunk in schedule.chunks:
+        chunks = [chunk for chunk in self._scheduler.prefill() if self._reuse(chunk)]
+        if not self._run_mixed(chunks):
+            for chunk in chunks:
                 self._prefill(chunk)
             if self._slots.running:
                 self._decode()
@@ -107,6 +110,7 @@ class Engine:
         with self._runner.use(self) as runner:
             repaired = runner.repair()
         if repaired:
+            self._slots.forget(repaired)
             self._metrics.repaired.inc(len(repaired))
             self._log.error("cleared slots %s, which held NaN or infinite values", repaired)
 
@@ -120,6 +124,18 @@ class Engine:
         self._metrics.admitted(generation, now)
         if (record := generation.request.record) is not None:
             record.ran(now, now)
+
+    def _reuse(self, chunk: Chunk) -> bool:
+        """Copy the tokens before a chunk that its slot lacks; False if that failed."""
+        if chunk.start > chunk.item.prefilled:
+            try:
+                copy = self._slots.reuse(chunk.item, chunk.start)
+                with self._runner.use(self) as runner:
+                    runner.copy_slots([copy])
+            except Exception as error:
+                self._fail([chunk.item], error)
+                return False
+        return True
 
     def _prefill(self, chunk: Chunk) -> None:
         began = time.monotonic()
@@ -206,6 +222,8 @@ class Engine:
 
     def _start_running(self, generation: Generation, logits: torch.Tensor) -> None:
         """Append a generation's first token, behind its prompt; from now on it takes part in decode steps."""
+        if generation.cached_tokens:
+            self._metrics.prefix_reused(generation.cached_tokens)
         self._append([SlotOwner(generation, 0)], logits)
         if generation.generated:
             self._metrics.first_token(generation)
@@ -244,7 +262,7 @@ class Engine:
         """Free a generation's slots; an error is the answer to its whole request."""
         admitted, running = generation.admitted, self._slots.running
         self._scheduler.remove(generation)
-        self._slots.free(generation)
+        self._slots.free(generation, sound=outcome != "failed")
         self._metrics.ended(generation, outcome)
         if (record := generation.request.record) is not None and admitted:
             now = time.monotonic()

@@ -1,15 +1,19 @@
-"""The slots of generations, and the inputs of passes over them."""
+"""The slots of generations, the tokens that they reuse, and the inputs of passes over them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from tidal.flover.beams import BeamGroup
 from tidal.flover.generation import Generation
+from tidal.flover.memory.contents import SlotContents
 from tidal.flover.memory.slots import SlotCopy, SlotMove, SlotTable, Window
 from tidal.flover.policies import PrefillChunk
+from tidal.flover.policies.prefixes import LEAST_REUSED, FreeSlot, choose_slot, common_prefix
 from tidal.flover.runner import PrefillInput
 from tidal.flover.sampling import IntArray
 from tidal.flover.tasks.adapter import LoraAdapter
@@ -64,14 +68,17 @@ class RowBatch(NamedTuple):
 
 
 class GenerationSlots:
-    """Slots of all admitted generations.
+    """Slots of all admitted generations; the `Prefixes` of their prompts.
 
     Args:
         count: Number of slots of the runner.
+        reuse: Whether free slots keep their tokens for later prompts that begin with them.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, reuse: bool) -> None:
         self._table: SlotTable[SlotOwner] = SlotTable(count)
+        self._contents = SlotContents(count)
+        self._reuse = reuse
         self._owners: dict[Generation, tuple[SlotOwner, ...]] = {}
 
     @property
@@ -90,23 +97,58 @@ class GenerationSlots:
         return list(dict.fromkeys(owner.generation for owner in self._running()))
 
     def allocate(self, generation: Generation) -> None:
-        """Allocate all slots of a generation."""
+        """Allocate all slots of a generation, and record the prompt tokens that its first one holds already."""
         owners = tuple(SlotOwner(generation, index) for index in range(generation.slots))
         for owner in owners:
-            self._table.allocate(owner)
+            slot = self._table.allocate(owner, partial(self._choose, owner))
+            common = min(self._common(slot, owner), generation.prompt_tokens - 1)
+            if common >= LEAST_REUSED:
+                generation.prefilled = generation.cached_tokens = common
+            self._contents.forget([slot])
         self._owners[generation] = owners
         generation.admitted = True
+
+    def reusable(self, item: Generation) -> int:
+        """See `Prefixes`."""
+        return max(item.prefilled, self._source(item)[1])
+
+    def shared(self, item: Generation, other: Generation) -> int:
+        """See `Prefixes`."""
+        if not self._reuse or item.task is not other.task:
+            return 0
+        return common_prefix(item.prompt_ids, other.prompt_ids)
+
+    def reuse(self, generation: Generation, tokens: int) -> SlotCopy:
+        """Copy of the prompt tokens up to `tokens`, at most `reusable`, that a generation's slot lacks."""
+        source, _ = self._source(generation)
+        copy = SlotCopy(source, self._table.slot(self._owners[generation][0]), generation.prefilled, tokens)
+        self._contents.touch(source)
+        generation.cached_tokens += tokens - generation.prefilled
+        generation.prefilled = tokens
+        return copy
 
     def activate(self, generation: Generation) -> None:
         """Add a generation with its first token to the decode step."""
         for owner in self._owners[generation]:
             self._table.activate(owner)
 
-    def free(self, generation: Generation) -> None:
-        """Free the slots of a generation, if it has any."""
+    def free(self, generation: Generation, *, sound: bool = True) -> None:
+        """Free the slots of a generation, if it has any.
+
+        Args:
+            generation: Generation that has ended.
+            sound: Whether later prompts may reuse what they hold.
+        """
         for owner in self._owners.pop(generation, ()):
+            slot = self._table.slot(owner)
             self._table.free(owner)
+            if self._reuse and sound:
+                self._contents.keep(slot, _held_ids(owner), generation.task)
         generation.admitted = False
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """Record that slots were cleared."""
+        self._contents.forget(slots)
 
     def compact(self) -> tuple[tuple[SlotMove, ...], list[int]]:
         """Make the running slots contiguous.
@@ -116,7 +158,9 @@ class GenerationSlots:
         """
         before = self._held()
         held = {owner: before[self._table.slot(owner)] for owners in self._owners.values() for owner in owners}
-        return self._table.compact(held), before
+        moves = self._table.compact(held, self._contents.tokens())
+        self._contents.moved(moves)
+        return moves, before
 
     def prefill_input(self, chunk: PrefillChunk[Generation]) -> PrefillInput:
         """Input of a prefill pass for a chunk."""
@@ -132,6 +176,8 @@ class GenerationSlots:
             positions = [owner.generation.held_tokens(owner.number) for owner in owners]
             indices = None
         else:
+            # A step writes to holes, at the first position where they hold nothing.
+            self._contents.forget(window.begin + index for index, owner in enumerate(rows) if owner is None)
             positions = self._held()[window.begin : window.end]
             indices = [index for index, owner in enumerate(rows) if owner is not None]
         return WindowBatch(
@@ -170,9 +216,68 @@ class GenerationSlots:
         return [owner for owner in self._table.rows() if owner is not None]
 
     def _held(self) -> list[int]:
-        """Tokens held by each slot."""
+        """Tokens held by each slot, those for later prompts included."""
         held = [0] * self._table.count
+        for slot, tokens in self._contents.tokens().items():
+            held[slot] = tokens
         for owners in self._owners.values():
             for owner in owners:
                 held[self._table.slot(owner)] = owner.generation.held_tokens(owner.number)
         return held
+
+    def _choose(self, owner: SlotOwner, free: Mapping[int, int]) -> int:
+        """Choose a free slot for an owner, from the distance to the window by slot."""
+        held = self._contents.tokens()
+        return choose_slot(
+            FreeSlot(slot, held.get(slot, 0), self._common(slot, owner), self._contents.last_used(slot), distance)
+            for slot, distance in free.items()
+        )
+
+    def _common(self, slot: int, owner: SlotOwner) -> int:
+        """Number of tokens of a free slot that an owner's prompt begins with; 0 if no prompt is prefilled into it."""
+        held = self._contents.of(slot)
+        if held is None or owner.number:
+            return 0
+        return held.common(owner.generation.prompt_ids, owner.generation.task)
+
+    def _source(self, item: Generation) -> tuple[int, int]:
+        """The slot with the longest prefix of a prompt, and its number of tokens; 0 if there is none worth a copy."""
+        found = 0, 0
+        if not self._reuse or item.prompt_tokens - 1 - item.prefilled < LEAST_REUSED:
+            return found
+        wanted = SlotOwner(item, 0)
+        for slot in self._contents.tokens():
+            found = max(found, (slot, self._common(slot, wanted)), key=_tokens)
+        for other, owners in self._owners.items():
+            if other is not item and other.task is item.task:
+                found = max(found, (self._table.slot(owners[0]), _common_held(owners[0], item)), key=_tokens)
+        slot, common = found
+        tokens = min(common, item.prompt_tokens - 1)
+        return (slot, tokens) if tokens - item.prefilled >= LEAST_REUSED else (0, 0)
+
+
+def _tokens(found: tuple[int, int]) -> int:
+    return found[1]
+
+
+def _common_held(owner: SlotOwner, item: Generation) -> int:
+    """Number of tokens that an owner's slot holds and that another prompt begins with."""
+    prompt = owner.generation.prompt_ids[: owner.generation.prefilled]
+    common = common_prefix(prompt, item.prompt_ids)
+    if common == owner.generation.prompt_tokens:
+        common += common_prefix(_held_generated(owner), item.prompt_ids[common:])
+    return common
+
+
+def _held_ids(owner: SlotOwner) -> IntArray:
+    """Token ids that a slot holds for later prompts."""
+    generation, number = owner
+    if number:
+        return np.empty(0, np.int64)
+    return np.concatenate([generation.prompt_ids[: generation.prefilled], _held_generated(owner)])
+
+
+def _held_generated(owner: SlotOwner) -> IntArray:
+    """Generated token ids that a slot holds for later prompts; none of a beam search, whose beams change slots."""
+    beams = isinstance(owner.generation.method, BeamGroup)
+    return np.array([] if beams else owner.generation.tokens[:-1], np.int64)

@@ -7,7 +7,7 @@ computed for nothing, so a shuffle moves the running slots together.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -23,7 +23,7 @@ class SlotMove:
     Attributes:
         source: Slot of the sequence.
         target: Slot to move it to.
-        exchange: Whether `target` holds a sequence too, which moves to `source`.
+        exchange: Whether `target` holds something too, which moves to `source`.
     """
 
     source: int
@@ -152,8 +152,13 @@ class SlotTable(Generic[Owner]):
         owners = self._owners[window.begin : window.end]
         return [owner if owner in self._running else None for owner in owners]
 
-    def allocate(self, owner: Owner) -> int:
-        """Allocate the free slot nearest to the window, so that the owner can run without a move if possible.
+    def allocate(self, owner: Owner, choose: Callable[[Mapping[int, int]], int] | None = None) -> int:
+        """Allocate a free slot and return it.
+
+        Args:
+            owner: Owner of the slot.
+            choose: Choice among the free slots, from the distance to the window by slot; None: the nearest one, so that
+                the owner can run without a move if possible.
 
         Raises:
             Internal: No slot is free, or the owner has one.
@@ -168,7 +173,8 @@ class SlotTable(Generic[Owner]):
         def distance(slot: int) -> int:
             return slot - window.end if slot >= window.end else window.begin - 1 - slot
 
-        slot = min((slot for slot, holder in enumerate(self._owners) if holder is None), key=distance)
+        free = {slot: distance(slot) for slot, holder in enumerate(self._owners) if holder is None}
+        slot = min(free, key=free.__getitem__) if choose is None else choose(free)
         self._owners[slot] = owner
         self._slots[owner] = slot
         return slot
@@ -188,11 +194,14 @@ class SlotTable(Generic[Owner]):
         self._owners[self._slots.pop(owner)] = None
         self._running.discard(owner)
 
-    def compact(self, tokens: Mapping[Owner, int] | None = None) -> tuple[SlotMove, ...]:
+    def compact(
+        self, tokens: Mapping[Owner, int] | None = None, kept: Mapping[int, int] | None = None
+    ) -> tuple[SlotMove, ...]:
         """Make the running slots contiguous at the least cost, and return the moves to carry out in memory.
 
         Args:
             tokens: Number of tokens held by each owner, which is the cost of a move; None: every move costs the same.
+            kept: Number of tokens by free slot whose contents are exchanged rather than overwritten.
         """
 
         def cost(owner: Owner | None, running: bool) -> int:
@@ -200,7 +209,10 @@ class SlotTable(Generic[Owner]):
                 return 0
             return 1 if tokens is None else max(1, tokens[owner])
 
-        plan = shuffle([cost(owner, True) for owner in self._owners], [cost(owner, False) for owner in self._owners])
+        others = [cost(owner, False) for owner in self._owners]
+        for slot, held in (kept or {}).items():
+            others[slot] = held
+        plan = shuffle([cost(owner, True) for owner in self._owners], others)
         self.apply(plan.moves)
         return plan.moves
 
@@ -212,7 +224,7 @@ class SlotTable(Generic[Owner]):
         """
         for move in moves:
             moved, other = self._owners[move.source], self._owners[move.target]
-            if moved is None or (other is not None) is not move.exchange:
+            if moved is None or (other is not None and not move.exchange):
                 raise Internal(f"invalid {move}: the source slot holds {moved!r}, the target slot {other!r}")
             self._owners[move.source], self._owners[move.target] = other, moved
             self._slots[moved] = move.target

@@ -1,7 +1,8 @@
 """Decides what each iteration does: pure code, without clock, threads or torch; may import `tidal.profiles` only."""
 
 from tidal.flover.policies.costs import PassCosts, ProfiledCosts
+from tidal.flover.policies.prefixes import Prefixes
 from tidal.flover.policies.scheduler import FloverScheduler
-from tidal.flover.policies.types import PrefillChunk, Schedulable, Schedule
+from tidal.flover.policies.types import Admission, PrefillChunk, Schedulable
 
-__all__ = ["FloverScheduler", "PassCosts", "PrefillChunk", "ProfiledCosts", "Schedulable", "Schedule"]
+__all__ = ["Admission", "FloverScheduler", "PassCosts", "PrefillChunk", "Prefixes", "ProfiledCosts", "Schedulable"]

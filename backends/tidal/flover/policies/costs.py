@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Sequence
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from tidal.profiles import LatencyProfile
 
+Floats = npt.NDArray[np.float64]
 # Tokens whose pass takes at most 1.5 times as long as that of one token.
 _SMALL_CHUNK = 16
 
@@ -26,36 +32,60 @@ class PassCosts(Protocol):
 class ProfiledCosts:
     """Costs measured by the build.
 
-    A decode step is assumed to attend to half of a slot's tokens. The rest of a prompt costs as much as its tokens
-    alone, or as much as it adds to the prompt before it, whichever is more.
+    A decode step is assumed to attend to half of a slot's tokens. A chunk costs what was measured for its tokens behind
+    as many tokens as the prompt has before it; a larger one than was measured costs as much as its parts.
 
     Args:
         decode: Durations of decode steps by attended tokens (as lengths) and sequences (as batches).
-        prefill: Durations of prefill passes by tokens.
+        chunk: Durations of chunks of a prompt by position of their first token, from 1 (as lengths), and number of
+            tokens (as batches).
         mixed: Whether chunks and the decode step share one pass, which pays the duration of a one-token pass once.
     """
 
-    def __init__(self, decode: LatencyProfile, prefill: LatencyProfile, *, mixed: bool = False) -> None:
+    def __init__(self, decode: LatencyProfile, chunk: LatencyProfile, *, mixed: bool = False) -> None:
         typical = max(1, decode.max_length // 2)
         self._decode = [decode.latency_ms(typical, 1 + count) / 1e3 for count in range(decode.max_batch)]
-        self._prefill = [0.0]
-        for tokens in range(1, prefill.max_length + 1):
-            self._prefill.append(max(self._prefill[-1], prefill.latency_ms(tokens) / 1e3))
-        self._shared = self._prefill[1] if mixed else 0.0
+        self._tokens = (0, *chunk.batches)
+        self._starts = max(decode.max_length, chunk.max_length)
+        # Seconds by measured number of tokens and by start: never falling with either.
+        behind = np.arange(self._starts, dtype=np.float64)
+        table = [np.zeros(self._starts)]
+        for number in range(len(chunk.batches)):
+            known = [row[number] / 1e3 for row in chunk.median_ms if number < len(row)]
+            starts = [start - 1 for start in chunk.lengths[: len(known)]]
+            table.append(np.maximum(np.maximum.accumulate(_extended(behind, starts, known)), table[-1]))
+        self._seconds: list[list[float]] = [each.tolist() for each in table]
+        self._shared = self._seconds[1][0] if mixed else 0.0
 
     def decode_seconds(self, running: int) -> float:
         """See `PassCosts`."""
         return self._decode[min(running, len(self._decode)) - 1]
 
     def prefill_seconds(self, start: int, end: int) -> float:
-        """See `PassCosts`; beyond the profile, each token costs the average of the profile's longest prompt."""
-        return max(self._prefix_seconds(end - start), self._prefix_seconds(end) - self._prefix_seconds(start))
+        """See `PassCosts`."""
+        most, total = self._tokens[-1], 0.0
+        while end - start > most:
+            total += self._measured(start, most)
+            start += most
+        return total + self._measured(start, end - start)
 
     def chunk_seconds(self, start: int, end: int) -> float:
         """See `PassCosts`; at least the average cost per token."""
         alone = self.prefill_seconds(start, end)
         return max(alone - self._shared, alone * (end - start) / (end - start + _SMALL_CHUNK))
 
-    def _prefix_seconds(self, tokens: int) -> float:
-        longest = len(self._prefill) - 1
-        return self._prefill[min(tokens, longest)] * max(1.0, tokens / longest)
+    def _measured(self, start: int, tokens: int) -> float:
+        """Duration of a chunk that is not larger than the measured ones, interpolated."""
+        column, number = min(start, self._starts - 1), bisect.bisect_left(self._tokens, tokens)
+        upper = self._seconds[number][column]
+        if number < 2:  # nothing, or a single token
+            return upper
+        lower, width = self._seconds[number - 1][column], self._tokens[number] - self._tokens[number - 1]
+        return lower + (upper - lower) * (tokens - self._tokens[number - 1]) / width
+
+
+def _extended(at: Floats, known: Sequence[int], values: Sequence[float]) -> Floats:
+    """Values interpolated between known points, and continued beyond the last by the slope of all."""
+    slope = (values[-1] - values[0]) / (known[-1] - known[0]) if len(known) > 1 else 0.0
+    found: Floats = np.interp(at, known, values) + np.maximum(at - known[-1], 0) * max(slope, 0.0)
+    return found

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import Generic
 
 from tidal.flover.policies.costs import PassCosts
-from tidal.flover.policies.types import Item, PrefillChunk, Schedulable, Schedule
+from tidal.flover.policies.prefixes import NoPrefixes, Prefixes
+from tidal.flover.policies.types import Admission, Item, PrefillChunk, Schedulable
 
 # A prompt overtakes prompts that arrived less than this many times its own prefill time before it.
 _OVERTAKE_FACTOR = 10.0
@@ -26,6 +27,8 @@ class FloverScheduler(Generic[Item]):
       grow.
     - **Beams** of a prompt get their slots together. The generation at the head of the queue reserves free slots until
       it has enough. No generation waits for a slot while it holds one, so there is no deadlock.
+    - **Prefixes**: a prompt starts behind the tokens that a slot holds already. It lets an iteration pass if a prompt
+      before it computes more than half of its chunk in that iteration.
     - **Start**: while nothing runs, up to `_MAX_CHUNK` tokens of the first prompts are prefilled together.
     - **Bound**: beside a decode step, prompts are prefilled for at most `prefill_share` times the step's duration, or
       for one chunk of `_MIN_CHUNK` tokens if that takes longer. So two tokens of a generation are at most
@@ -38,9 +41,13 @@ class FloverScheduler(Generic[Item]):
         slots: Number of slots; no generation takes more.
         costs: Durations of passes.
         prefill_share: Bound on the time of prefill beside a decode step, as a multiple of the step's duration; above 0.
+
+    Attributes:
+        prefixes: Tokens of prompts that need not be computed.
     """
 
     def __init__(self, slots: int, costs: PassCosts, *, prefill_share: float) -> None:
+        self.prefixes: Prefixes[Item] = NoPrefixes()
         self._slots = slots
         self._costs = costs
         self._prefill_share = prefill_share
@@ -93,8 +100,8 @@ class FloverScheduler(Generic[Item]):
         else:
             self._waiting.remove(item)
 
-    def schedule(self, now: float) -> Schedule[Item]:
-        """Decide the next iteration, which the caller then runs; items whose prompts end in it count as running.
+    def admit(self, now: float) -> Admission[Item]:
+        """Decide who leaves the queue; the caller allocates the slots before it calls `prefill`.
 
         Args:
             now: Current time in seconds on the clock of arrivals.
@@ -107,6 +114,14 @@ class FloverScheduler(Generic[Item]):
         if admitted:
             prefilled = [*self._prefilled.items(), *((item, 0) for item in admitted)]
             self._prefilled = dict(sorted(prefilled, key=lambda pair: self._keys[pair[0]]))
+        return Admission(tuple(refused), tuple(admitted))
+
+    def prefill(self) -> tuple[PrefillChunk[Item], ...]:
+        """Decide what the next iteration prefills, at most one chunk per prompt.
+
+        A decode step of all running generations follows; items whose prompts end in a chunk count as running. A chunk
+        starts behind the end of the prompt's chunk before it if the tokens in between are reused.
+        """
         chunks = self._chunks()
         for chunk in chunks:
             if chunk.last:
@@ -114,7 +129,7 @@ class FloverScheduler(Generic[Item]):
                 self._running[chunk.item] = None
             else:
                 self._prefilled[chunk.item] = chunk.end
-        return Schedule(tuple(refused), tuple(admitted), tuple(chunks))
+        return tuple(chunks)
 
     def _admit(self) -> list[Item]:
         """Take from the head of the queue while the free slots suffice."""
@@ -133,20 +148,28 @@ class FloverScheduler(Generic[Item]):
         chunks: list[PrefillChunk[Item]] = []
         if not self._running:
             budget = _MAX_CHUNK
-            for item, start in self._prefilled.items():
-                chunks.append(PrefillChunk(item, start, min(item.prompt_tokens, start + budget)))
-                budget -= chunks[-1].end - start
+            for item, held in self._prefilled.items():
+                start = max(held, self.prefixes.reusable(item))
+                chunk = PrefillChunk(item, start, min(item.prompt_tokens, start + budget))
+                if self._defers(chunk, chunks):
+                    continue
+                chunks.append(chunk)
+                budget -= chunk.end - start
                 if not budget:
                     break
             return chunks
         seconds = self._prefill_share * self._costs.decode_seconds(_slots(self._running))
-        for item, start in self._prefilled.items():
+        for item, held in self._prefilled.items():
+            start = max(held, self.prefixes.reusable(item))
             end = self._end_within(item, start, seconds)
             if end - start < min(_MIN_CHUNK, item.prompt_tokens - start):
                 if chunks:
                     break
                 end = min(item.prompt_tokens, start + _MIN_CHUNK)
-            chunks.append(PrefillChunk(item, start, end))
+            chunk = PrefillChunk(item, start, end)
+            if self._defers(chunk, chunks):
+                continue
+            chunks.append(chunk)
             seconds -= self._costs.chunk_seconds(start, end)
         return chunks
 
@@ -156,8 +179,17 @@ class FloverScheduler(Generic[Item]):
         fits = bisect.bisect_right(ends, seconds, key=lambda end: self._costs.chunk_seconds(start, end))
         return start + fits
 
+    def _defers(self, chunk: PrefillChunk[Item], others: Iterable[PrefillChunk[Item]]) -> bool:
+        """Whether the other chunks of an iteration compute more than half of a chunk."""
+        most = min(chunk.end, chunk.item.prompt_tokens - 1)
+        shared = (min(most, other.end, self.prefixes.shared(chunk.item, other.item)) for other in others)
+        return max(shared, default=0) - chunk.start > (chunk.end - chunk.start) / 2
+
     def _misses_deadline(self, item: Item, now: float) -> bool:
-        return now + self._costs.prefill_seconds(0, item.prompt_tokens) > item.deadline
+        if now + self._costs.prefill_seconds(0, item.prompt_tokens) <= item.deadline:
+            return False
+        start = self.prefixes.reusable(item)
+        return now + self._costs.prefill_seconds(start, item.prompt_tokens) > item.deadline
 
 
 def _slots(items: Iterable[Schedulable]) -> int:

@@ -47,15 +47,13 @@ class PrefillChunk(Generic[Item]):
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule(Generic[Item]):
-    """One iteration, in this order; a decode step of all running generations follows.
+class Admission(Generic[Item]):
+    """Generations that leave the queue.
 
     Attributes:
-        refused: Generations that leave the queue because their first token would come after their deadline.
-        admitted: Generations that leave the queue and get their slots.
-        chunks: Chunks of prompts to prefill, at most one per prompt.
+        refused: Generations whose first token would come after their deadline.
+        admitted: Generations that get their slots.
     """
 
     refused: tuple[Item, ...]
     admitted: tuple[Item, ...]
-    chunks: tuple[PrefillChunk[Item], ...]

@@ -33,7 +33,7 @@ class LoraFactors:
     up: FloatArray
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class LoraAdapter:
     """Low-rank updates of a task; compared by identity.
 

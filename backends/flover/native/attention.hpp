@@ -1,0 +1,83 @@
+// Attention of the rows of a pass, spread over threads: in tiles where rows of one slot follow each other, else row by row.
+#pragma once
+
+#include <vector>
+
+#include "kernels.hpp"
+#include "workers.hpp"
+
+namespace tidal {
+namespace {
+
+template <class Number>
+const KernelsOf<Number>& kernels_of();
+template <>
+const KernelsOf<float>& kernels_of<float>() {
+    return kernels().full;
+}
+template <>
+const KernelsOf<Half>& kernels_of<Half>() {
+    return kernels().half;
+}
+
+// Heads in a part of attention by rows, and the fewest rows of a tile.
+constexpr int kHeads = 4;
+constexpr int kLeastTile = 4;
+
+template <class Number>
+Number* scratch(std::vector<Number>& held, std::size_t count) {
+    if (held.size() < count) held.resize(count);
+    return held.data();
+}
+
+// Successive rows of one slot at successive positions.
+struct Tile {
+    int first, rows;
+};
+
+// Divide rows into tiles, and those that are too few for one.
+template <class Held>
+void divide(const Attention<Held>& task, std::vector<Tile>& tiles, std::vector<int>& others) {
+    const int most = tile_rows(task);
+    tiles.clear();
+    others.clear();
+    for (int first = 0, end; first < task.rows; first = end) {
+        for (end = first + 1; end < task.rows && end - first < most && task.slots[end] == task.slots[first] &&
+                              task.positions[end] == task.positions[end - 1] + 1;)
+            ++end;
+        if (end - first >= kLeastTile)
+            tiles.push_back({first, end - first});
+        else
+            for (int row = first; row < end; ++row) others.push_back(row);
+    }
+}
+
+template <class Held>
+void attention(int threads, const Attention<Held>& task) {
+    thread_local std::vector<Tile> tiles;
+    thread_local std::vector<int> others;
+    const auto& run = kernels_of<Held>();
+    for (int row = 0; row < task.rows; ++row) run.keep(task, row);
+    divide(task, tiles, others);
+    // Each head for all tiles, or for all rows: those of one slot read the same keys. Late tiles have most keys.
+    const int tile_count = static_cast<int>(tiles.size()), row_count = static_cast<int>(others.size());
+    const Tile* const all_tiles = tiles.data();
+    const int* const all_rows = others.data();
+    for_ranges(threads, tile_count * task.kv_heads, tile_count * task.kv_heads, [&](int begin, int end) {
+        thread_local std::vector<float> held;
+        for (int number = begin; number < end; ++number) {
+            const Tile tile = all_tiles[tile_count - 1 - number % tile_count];
+            float* const space = scratch(held, tile_floats(task, tile.rows));
+            run.attend_rows(task, tile.first, tile.rows, number / tile_count, space);
+        }
+    });
+    const int tasks = row_count * task.kv_heads;
+    for_ranges(threads, tasks, (tasks + kHeads - 1) / kHeads, [&](int begin, int end) {
+        thread_local std::vector<float> scores;
+        for (int number = begin; number < end; ++number)
+            run.attend(task, all_rows[number % row_count], number / row_count, scratch(scores, task.length + 16));
+    });
+}
+
+}  // namespace
+}  // namespace tidal

@@ -1,0 +1,145 @@
+"""Attention in tiles compared with the plain softmax in float64, within a bound on the rounding of float32."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.flover.native.levels import levels
+from tests.flover.native.test_kernels import _form
+from tidal.flover.memory.buffers import KeyValueBuffers
+from tidal.flover.models.attention import NativeAttention
+from tidal.flover.native import build, library
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++")
+
+_UNIT = 2.0**-24  # rounding of float32
+_TILE = 64  # keys of a tile
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> Iterator[None]:
+    build.build()
+    library.library.cache_clear()
+    threads = torch.get_num_threads()
+    yield
+    library.choose_kernels("auto")
+    torch.set_num_threads(threads)
+
+
+def plain(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start: int) -> tuple[torch.Tensor, ...]:
+    """Return attention of one head in float64, and a bound on its error in float32.
+
+    Args:
+        queries: Queries at positions from `start` on, [rows, size].
+        keys: Keys, [tokens, size].
+        values: Values, [tokens, size].
+        start: Position of the first query.
+    """
+    queries, keys, values = queries.double(), keys.double(), values.double()
+    size, scale = queries.shape[-1], 1 / math.sqrt(queries.shape[-1])
+    hidden = torch.arange(len(keys)) > torch.arange(start, start + len(queries))[:, None]
+    scores = (queries @ keys.T * scale).masked_fill(hidden, -torch.inf)
+    weights = scores.softmax(-1)
+    # A score is a sum of `size` products of rounded factors: it is off by less than (size + 4) units of the sum of
+    # their sizes. Its weight, e^(score - largest), is off by twice the largest such error and by one unit for the
+    # difference, relative to the distance; the exponential by 4; and each tile scales sums once more, by a factor that
+    # is off by as much. A weighted mean is off by twice the relative error of weights, and by that of a sum.
+    sizes = (queries.abs() @ keys.abs().T * scale).masked_fill(hidden, 0).amax(-1, keepdim=True)
+    distance = (scores.amax(-1, keepdim=True) - scores.masked_fill(hidden, torch.inf).amin(-1, keepdim=True)).clamp(
+        max=90
+    )
+    tiles = math.ceil(len(keys) / _TILE)
+    relative = _UNIT * (2 * (size + 4) * sizes + distance + 4) + tiles * _UNIT * 6
+    bound = (2 * relative + (len(keys) / 4 + size + tiles) * _UNIT) * (weights @ values.abs()) + 1e-30
+    return weights @ values, bound
+
+
+@settings(deadline=None, max_examples=25)
+@example(seed=1, kv_heads=1, group=1, size=64, start=0, rows=300, dtype=torch.float32, sharp=30.0, threads=1)
+@example(seed=2, kv_heads=2, group=3, size=80, start=500, rows=130, dtype=torch.bfloat16, sharp=1.0, threads=2)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    kv_heads=st.integers(1, 3),
+    group=st.sampled_from([1, 2, 3, 8, 70]),
+    size=st.sampled_from([4, 10, 16, 64, 72, 80, 128]),
+    start=st.integers(0, 300),
+    rows=st.integers(1, 150),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    sharp=st.sampled_from([0.1, 1.0, 30.0]),
+    threads=st.integers(1, 3),
+)
+def test_prompts_are_attended_within_the_rounding_of_float32(
+    seed: int,
+    kv_heads: int,
+    group: int,
+    size: int,
+    start: int,
+    rows: int,
+    dtype: torch.dtype,
+    sharp: float,
+    threads: int,
+) -> None:
+    form, slot, loaded = _form(kv_heads, group, size), 1, library.library()
+    assert loaded is not None
+    draw = torch.Generator().manual_seed(seed)
+    before = torch.randn(3, 2 * kv_heads, start + rows + 5, size, generator=draw)
+    made = torch.randn(rows, form.heads + 2 * kv_heads, size, generator=draw)
+    made[:, : form.heads] *= sharp
+    torch.set_num_threads(threads)
+    for level in levels():
+        library.choose_kernels(level)
+        buffers = KeyValueBuffers(form, 3, start + rows + 5, dtype, torch.device("cpu"))
+        buffers.layers[0].copy_(before)
+        found = NativeAttention(form, buffers, loaded).prefill(slot, start, start + rows)(0, made)
+        keys, values = buffers.layers[0][slot, :, : start + rows].float().chunk(2)
+        assert torch.equal(
+            keys[:, start:], made[:, form.heads : form.heads + kv_heads].to(dtype).float().transpose(0, 1)
+        )
+        for head in range(form.heads):
+            wanted, bound = plain(made[:, head], keys[head // group], values[head // group], start)
+            error = (found.view(rows, form.heads, size)[:, head] - wanted).abs()
+            assert bool((error <= bound).all()), (level, head, float((error / bound).max()))
+
+
+def test_rows_of_several_slots_in_any_order() -> None:
+    """A mixed pass: decode rows, long chunks and short ones, each attended like by itself."""
+    form, loaded = _form(2, 2, 16), library.library()
+    assert loaded is not None
+    draw = torch.Generator().manual_seed(0)
+    before = torch.randn(6, 4, 200, 16, generator=draw)
+    parts = [(0, 90, 1), (3, 10, 130), (1, 17, 1), (2, 0, 3), (5, 64, 64), (4, 199, 1)]
+    made = torch.randn(sum(rows for *_, rows in parts), 8, 16, generator=draw)
+    slots = torch.tensor([slot for slot, _, rows in parts for _ in range(rows)])
+    positions = torch.from_numpy(np.concatenate([np.arange(start, start + rows) for _, start, rows in parts]))
+    for level in levels():
+        library.choose_kernels(level)
+        together, alone = (KeyValueBuffers(form, 6, 200, torch.float32, torch.device("cpu")) for _ in range(2))
+        for each in (together, alone):
+            each.layers[0].copy_(before)
+        found = NativeAttention(form, together, loaded)._rows(slots, positions)(0, made)
+        first = 0
+        for slot, start, rows in parts:
+            attend = NativeAttention(form, alone, loaded).prefill(slot, start, start + rows)
+            assert torch.equal(found[first : first + rows], attend(0, made[first : first + rows])), (level, slot)
+            first += rows
+
+
+def test_a_row_that_is_not_finite_has_no_numbers_in_its_outputs() -> None:
+    form, loaded = _form(1, 1, 16), library.library()
+    assert loaded is not None
+    made = torch.randn(40, 3, 16)
+    made[20, 0, 3] = torch.nan
+    for level in levels():
+        library.choose_kernels(level)
+        buffers = KeyValueBuffers(form, 1, 40, torch.float32, torch.device("cpu"))
+        found = NativeAttention(form, buffers, loaded).prefill(0, 0, 40)(0, made)
+        assert bool(found[20].isnan().all())
+        assert bool(found[[*range(20), *range(21, 40)]].isfinite().all())
