@@ -14,7 +14,8 @@ import tidal.compiling
 from tidal.batcher.build import build
 from tidal.batcher.library import LIBRARY
 from tidal.errors import Internal, NotFound
-from tidal.server.diagnosis import DoctorCheck, batcher_check
+from tidal.server.diagnosis import batcher_check
+from tidal.server.doctor_check import DoctorCheck
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -9,7 +9,7 @@ import pytest
 
 from testing.serving import environment_in, tidal_in_process
 from tidal.server import diagnosis, image_checks
-from tidal.server.diagnosis import DoctorCheck
+from tidal.server.doctor_check import DoctorCheck
 from tidal.server.releases import RELEASES, SECURE_SINCE
 
 

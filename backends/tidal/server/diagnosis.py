@@ -9,10 +9,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 from tidal.answers import library as core
 from tidal.batcher.library import BUILD_COMMAND, LIBRARY
@@ -22,8 +20,10 @@ from tidal.engines.registry import available_kinds, engine_version
 from tidal.errors import TidalError
 from tidal.flover.native import library as kernels
 from tidal.server.cleanup import SHARED_MEMORY, leftovers, orphans
+from tidal.server.doctor_check import DoctorCheck
 from tidal.server.endpoints import holder_of, is_free
 from tidal.server.exposure import Exposure, describe_protection, describe_release, exposures
+from tidal.server.image_checks import image_checks
 from tidal.server.installation import TritonInstallation, find_installation
 from tidal.server.protection import protection
 from tidal.server.releases import installed_version
@@ -34,23 +34,6 @@ from tidal_client.extras import install_command
 # A stub starts with a region of 1 MiB and enlarges it for its requests.
 _SHM_NEEDED = 64 * 2**20
 _MIB = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class DoctorCheck:
-    """The result of one check.
-
-    Attributes:
-        name: What was checked.
-        verdict: `bad` prevents serving, `warning` may disturb it, `note` is for information.
-        found: What was found.
-        advice: What to do; may be empty.
-    """
-
-    name: str
-    verdict: Literal["ok", "note", "warning", "bad"]
-    found: str
-    advice: str = ""
 
 
 def diagnose(*, image: bool = False) -> list[DoctorCheck]:
@@ -68,8 +51,6 @@ def diagnose(*, image: bool = False) -> list[DoctorCheck]:
     else:
         checks += [_server(installation), *_security(installation), _stub(installation)]
         if image:
-            from tidal.server.image_checks import image_checks
-
             checks += image_checks(installed_version(installation))
     checks += [*_engines(), core_check(), kernels_check(), batcher_check()]
     if not image:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tidal.device import library_version
-from tidal.server.diagnosis import DoctorCheck
+from tidal.server.doctor_check import DoctorCheck
 from tidal.server.releases import RELEASES, SECURE_SINCE, Release, known_vulnerabilities, release_name
 
 # Folders in which NVIDIA's images have TensorRT, of both architectures.

@@ -25,7 +25,8 @@ from tidal.flover.models.weights import Dense
 from tidal.flover.native import build, library
 from tidal.flover.native.tiling import Tiling
 from tidal.flover.native.tuning import measure_kernels
-from tidal.server.diagnosis import DoctorCheck, kernels_check
+from tidal.server.diagnosis import kernels_check
+from tidal.server.doctor_check import DoctorCheck
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++")
 
