@@ -43,11 +43,13 @@ def traced(everything_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
         url = receiver.url.removesuffix("/v1/traces")
         options = ("--otlp-endpoint", url, "--trace-ratio", "0", "--exit-timeout", "10")
-        with serving(everything_folder / "models", folder / "runtime", *options) as served:
-            with running_gateway(folder, "--server", served.report["grpc"], "--otlp-endpoint", url) as gateway:
-                assert until(gateway.ready, 60)
-                image = (everything_folder / "images" / "photo.png").read_bytes()
-                yield Traced(served, gateway, receiver, image)
+        with (
+            serving(everything_folder / "models", folder / "runtime", *options) as served,
+            running_gateway(folder, "--server", served.report["grpc"], "--otlp-endpoint", url) as gateway,
+        ):
+            assert until(gateway.ready, 60)
+            image = (everything_folder / "images" / "photo.png").read_bytes()
+            yield Traced(served, gateway, receiver, image)
 
 
 @pytest.mark.parametrize("system", everything.MODELS)
