@@ -142,11 +142,18 @@ def options_page() -> str:
         "`tidal_client`. Numbers may be sent as int, float or numeric text. Every backend checks all options and uses "
         "its own, so that an ensemble can pass the same options to each of its models. An unknown name is INVALID_ARG "
         "with the nearest valid name.",
-        table(("option", "accepted", "used by", "meaning"), rows),
+        table(("option", "accepted", "used by", "meaning"), [*rows, _TRACEPARENT]),
         section("Notes", note("request-options")),
     )
 
 
+# No option of a system: the boundary takes it out of the parameters.
+_TRACEPARENT = (
+    "`traceparent`",
+    "text; a malformed one is ignored",
+    "all",
+    "W3C trace context of the caller, which the spans of the request continue",
+)
 _PARSED_TYPES = {
     "stop": "text, or a JSON list of up to 8 texts, of 1 to 256 characters each",
     "early_stopping": '`true`, `false`, `"never"`',

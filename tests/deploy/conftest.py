@@ -56,7 +56,7 @@ class Observed:
 def observed(everything_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     """The server of tests about logs and traces; options as in docs/how-to/trace-requests.md."""
     text = (ROOT / "docs" / "how-to" / "trace-requests.md").read_text()
-    command = text.partition("tidal serve ")[2].partition("```")[0]
+    command = text.partition("tidal serve model_repository -- ")[2].partition("```")[0]
     options = re.findall(r"^ +(--trace-config=\S+)", command, re.MULTILINE)
     with receiving() as receiver:
         options = [re.sub(r"url=\S+", f"url={receiver.url}", each) for each in options]

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tidal.options import parse_traceparent
 from tidal_client.codec import InferRequest
 from tidal_client.options import Parameter
 from tidal_client.results import Array
@@ -202,6 +203,10 @@ class ApiRequest:
         if latency_s > 0:
             limit_s = min(limit_s, latency_s)
         affinity = f"{target.name}/{target.task}/{prefix}" if target.task or prefix else ""
+        # A gateway that traces passes its own span on.
+        header = self.headers.get("traceparent") if self.exchange.trace is None else None
+        if parse_traceparent(header) is not None:
+            message.parameters["traceparent"].string_param = header
         return Outgoing(message, time.monotonic() + limit_s, affinity, trace=self.exchange.trace)
 
 
