@@ -42,7 +42,7 @@ class RunningGateway:
 
     def log(self) -> list[dict[str, Any]]:
         """Lines of the access log."""
-        return [json.loads(line) for line in (self.folder / "access.jsonl").read_text().splitlines()]
+        return [json.loads(line) for line in _lines(self.folder / "access.jsonl")]
 
     def metrics(self) -> str:
         return httpx.get(self.report["metrics"], timeout=10).text
@@ -67,6 +67,11 @@ class RunningGateway:
             return self.get("/health").status_code == 200
         except httpx.TransportError:
             return False
+
+
+def _lines(path: Path) -> list[str]:
+    """Lines of a file; unlike `str.splitlines`, other separators of Unicode, which paths may have, end none."""
+    return path.read_text().removesuffix("\n").split("\n") if path.stat().st_size else []
 
 
 @contextmanager

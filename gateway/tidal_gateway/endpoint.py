@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from typing import Any, Final
 
 import tidal.errors
@@ -79,7 +79,10 @@ class Endpoint:
             headers = decoded_headers(scope)
             key = self._authenticate(headers)
             exchange.key = "" if key is None else key.id
-            with self._counted(key, exchange):
+            with ExitStack() as counted:
+                counted.enter_context(self._counted(key, exchange))
+                # A client that waits for the end may send its next request, to another worker, before this block ends.
+                sent.before_end = counted.close
                 body = b""
                 if self._route.method == "POST":
                     settings = self._gateway.settings
@@ -154,6 +157,7 @@ class _Sender:
     def __init__(self, send: Send, exchange: Exchange, timeout_s: float) -> None:
         self._send, self._exchange, self._timeout_s = send, exchange, timeout_s
         self.begun = False
+        self.before_end: Callable[[], None] | None = None
 
     async def whole(self, answer: Answer) -> None:
         headers = [
@@ -163,8 +167,8 @@ class _Sender:
         ]
         self._exchange.status = answer.status
         self._begin()
+        self._finish()
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        self._exchange.finished = True
         await self._in_time({"type": "http.response.body", "body": answer.content})
 
     async def event(self, content: bytes) -> None:
@@ -178,8 +182,13 @@ class _Sender:
     async def end(self) -> None:
         if not self.begun:
             await self.event(b"")
-        self._exchange.finished = True
+        self._finish()
         await self._in_time({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _finish(self) -> None:
+        self._exchange.finished = True
+        if self.before_end is not None:
+            self.before_end()
 
     def _begin(self) -> None:
         self.begun = True

@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable, Collection, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 # Documents by path that a gateway answers; `{}` stands for a model.
@@ -57,18 +57,25 @@ class RawRequest:
     complete: bool = True
 
 
-def gateway_malformed(seed: int, count: int, models: Collection[str]) -> Iterator[RawRequest]:
+def gateway_malformed(seed: int, count: int, models: Collection[str], key: str) -> Iterator[RawRequest]:
     """Yield malformed requests, the same ones for the same seed.
 
     Args:
         seed: Seed of the requests.
         count: Number of requests.
         models: Names of models that are served.
+        key: API key, which a tenth of the requests do not send.
     """
     draw, names = random.Random(seed), sorted(models)
     kinds = [*KINDS, *[_document] * 5, _body, _headers]
     for _ in range(count):
-        yield draw.choice(kinds)(draw, draw.choice([*names, "nope"]))
+        request = draw.choice(kinds)(draw, draw.choice([*names, "nope"]))
+        yield request if draw.random() < 0.1 else _with_key(request, key)
+
+
+def _with_key(request: RawRequest, key: str) -> RawRequest:
+    line = b" HTTP/1.1\r\n"
+    return replace(request, content=request.content.replace(line, line + f"authorization: Bearer {key}\r\n".encode()))
 
 
 def _request(path: str, body: bytes, *, method: str = "POST", headers: dict[str, str] | None = None) -> bytes:
@@ -159,6 +166,8 @@ def _path(draw: random.Random, model: str) -> RawRequest:
             f"/v2/models/{model}/versions/x/stats", f"/v2/models/{model}/versions/-1/ready", "/v2/models//infer",
             f"/v2/models/{model}%00/infer", "/v2/repository/index", "/v2/systemsharedmemory/status",
             f"/v2/models/{model}/config",
+            "/console/../key.json", "/console/%2e%2e%2fkey.py", "/console/", "/console/style.css?x",
+            "/console/api/access", "/console/api/events/",
             "/health?" + "a=b&" * 2000, "/openapi.json", "*", "http://other/v1/models", "/v1/embeddings#x", "/?\0",
         )
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import reduce
 
 from benchmarks.gateway.survival import SteadyLoad
@@ -16,6 +17,7 @@ from reliability.models import CHAT, EMBEDDER, add_gateway_models
 from reliability.rows import Guarantee, none_failed
 from reliability.server_under_test import ServerUnderTest
 from testing.gateways import RunningGateway
+from tidal_gateway.keys.store import add_key
 
 _SEED = 41_000
 _CLIENTS = 3
@@ -46,19 +48,24 @@ def run(target: ServerUnderTest) -> list[Guarantee]:
         target.stop()
         names += [CHAT, EMBEDDER]
     processes = _stable_processes(target)
-    with before(target, "--workers", "2", "--timeout-s", "300", "--max-body-bytes", "2000000") as gateway:
+    keys = target.folder / "fuzz-keys.json"
+    key, _ = add_key(keys, "fuzz")
+    options = ("--workers", "2", "--timeout-s", "300", "--max-body-bytes", "2000000", "--keys", str(keys))
+    with before(target, *options) as gateway:
         workers = {each.pid for each in gateway.workers()}
+        own = {"authorization": f"Bearer {key}"}
+        load_requests = [replace(each, headers=own) for each in classifications(gateway)]
         with (
-            SteadyLoad(classifications(gateway), clients=1, pause_s=0.2) as load,
+            SteadyLoad(load_requests, clients=1, pause_s=0.2) as load,
             ThreadPoolExecutor(_CLIENTS + 1) as pool,
         ):
             count = (_QUICK_MALFORMED if quick else MALFORMED) // _CLIENTS
             jobs = [
-                pool.submit(send_raw, gateway.address, gateway_malformed(_SEED + number, count, names))
+                pool.submit(send_raw, gateway.address, gateway_malformed(_SEED + number, count, names, key))
                 for number in range(_CLIENTS)
             ]
             generated = _QUICK_GENERATED if quick else GENERATED
-            jobs.append(pool.submit(send_generated, gateway.url, generated, names, _SEED))
+            jobs.append(pool.submit(send_generated, gateway.url, generated, names, _SEED, key))
             found = reduce(FuzzResult.merge, (job.result() for job in jobs))
             load.wait_for(20)
         lost = workers - {each.pid for each in gateway.workers()}

@@ -174,6 +174,7 @@ class TestGuarded:
         with httpx.Client(verify=guarded.trust, base_url=guarded.gateway.url, headers=header, timeout=30) as client:
             for _ in range(3):
                 with client.stream("POST", "/v1/chat/completions", json=forever) as stream:
+                    assert stream.status_code == 200
                     assert next(stream.iter_lines())
                     assert guarded.post("/v1/embeddings", EMBED, key).status_code == 429
                 assert until(lambda: guarded.post("/v1/embeddings", EMBED, key).status_code == 200)

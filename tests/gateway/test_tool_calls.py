@@ -30,9 +30,11 @@ CALLS = st.lists(
 CUTS = st.lists(st.integers(1, 7), min_size=1, max_size=6)
 
 
-def parsed(form: str, text: str, cuts: list[int] | None = None, several: bool = True) -> tuple[str, list[list[str]]]:
+def parsed(
+    form: str, text: str, cuts: list[int] | None = None, several: bool = True, whole: bool = False
+) -> tuple[str, list[list[str]]]:
     """Text and calls [name, arguments] of an answer that arrives in parts of these sizes."""
-    parser = CallParser(TOOL_FORMATS[form], ["f", "g"], several=several)
+    parser = CallParser(TOOL_FORMATS[form], ["f", "g"], several=several, whole=whole)
     parts: list[str | CallPart] = []
     sizes, start = cuts or [len(text) or 1], 0
     while start < len(text):
@@ -58,6 +60,8 @@ def written(form: str, calls: list[tuple[str, Any]], *, swapped: bool) -> str:
         texts.append(json.dumps(dict(reversed(members) if swapped else members)))
     if form == "llama3":
         return "<|python_tag|>" + "; ".join(texts)
+    if form == "mistral":
+        return f"[TOOL_CALLS] [{', '.join(texts)}]"
     return "".join(f"\n<tool_call>\n{text}\n</tool_call>" for text in texts)
 
 
@@ -68,6 +72,28 @@ class TestParser:
         text, found = parsed(form, written(form, calls, swapped=swapped), cuts)
         assert text == ""
         assert [(name, json.loads(arguments)) for name, arguments in found] == calls
+        assert parsed(form, written(form, calls, swapped=swapped), whole=True)[1] == [
+            [name, json.dumps(arguments)] for name, arguments in calls
+        ]
+
+    @pytest.mark.parametrize(
+        ("form", "text"),
+        [
+            ("hermes", '<tool_call>{"name": "f", "arguments": {"a": }}</tool_call>'),
+            ("hermes", '<tool_call>{"name": "f", "arguments": {"a": 1, 2}}</tool_call>'),
+            ("hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'),
+            ("hermes", '<tool_call>{"name": "f", "arguments": "x"}</tool_call>'),
+            ("hermes", '<tool_call>{"name": "f", "arguments": {"a'),
+            ("llama3", '{"name": "f", "parameters": {"a": nope}}'),
+            ("mistral", '[{"name": "f", "arguments": {"a": nope}}]'),
+            ("mistral", '[{"name": "f", "arguments": {"a": '),
+            ("mistral", '[{"name": "other", "arguments": {}}]'),
+            ("mistral", "[1, 2] is a list"),
+            ("mistral", "[ "),
+        ],
+    )
+    def test_malformed_calls_of_a_whole_answer_stay_text(self, form: str, text: str) -> None:
+        assert parsed(form, text, whole=True) == (text, [])
 
     @given(st.text("<>/tool_call {\n", max_size=40), CUTS)
     def test_text_without_a_call_stays(self, text: str, cuts: list[int]) -> None:
@@ -93,6 +119,12 @@ class TestParser:
             ("llama3", '{"answer": [1, {}]} is it', ('{"answer": [1, {}]} is it', [])),
             ("llama3", "plain <|python_tag|>", ("plain <|python_tag|>", [])),
             ("llama3", "<|pyth", ("<|pyth", [])),
+            ("mistral", '[{"name": "f", "arguments": {"a": 1}}]', ("", [["f", '{"a": 1}']])),
+            ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {}}] then', (" then", [["f", "{}"]])),
+            ("mistral", '[{"name": "f", "arguments": {}}, {"name": "g"}]', ("", [["f", "{}"], ["g", "{}"]])),
+            ("mistral", '[{"name": "f", "arguments": {}}, ', ("", [["f", "{}"]])),
+            ("mistral", "[TOOL", ("[TOOL", [])),
+            ("mistral", "[1, 2] is", ("[1, 2] is", [])),
             ("llama3", '  {"type": "function", "name": "g", "parameters": {}}', ("", [["g", "{}"]])),
         ],
     )
@@ -105,11 +137,19 @@ class TestFormats:
     def test_are_detected_by_their_marks(self) -> None:
         assert detect_format("{%- for … %}<tool_call></tool_call>") is TOOL_FORMATS["hermes"]
         assert detect_format('Environment: ipython {"name": …, "parameters": …}') is TOOL_FORMATS["llama3"]
+        mistral = "[AVAILABLE_TOOLS] … [/AVAILABLE_TOOLS][TOOL_CALLS]"
+        assert detect_format(mistral) is TOOL_FORMATS["mistral"]
+        assert detect_format(f"{mistral}[ARGS]") is None
         assert detect_format("{{ messages }}") is detect_format(None) is None
+
+    def test_ids_have_the_length_that_templates_accept(self) -> None:
+        assert len(TOOL_FORMATS["mistral"].new_id()) == 9
+        assert TOOL_FORMATS["mistral"].new_id().isalnum()
+        assert TOOL_FORMATS["hermes"].new_id().startswith("call_")
 
     def test_of_the_settings_are_checked(self) -> None:
         assert Settings(tool_format=("a=hermes", "b=llama3")).tool_format
-        with pytest.raises(ValueError, match="expected MODEL=FORMAT with one of hermes, llama3"):
+        with pytest.raises(ValueError, match="expected MODEL=FORMAT with one of hermes, llama3, mistral"):
             Settings(tool_format=("a=other",))
 
 
@@ -134,6 +174,10 @@ class TestForced:
             ("hermes", True, "no", False),
             ("llama3", False, '{"name": "f", "parameters": {"x": 4}}', True),
             ("llama3", False, '{"name": "f", "arguments": {"x": 4}}', False),
+            ("mistral", True, '[{"name": "f", "arguments": {"x": 4}}, {"name": "g", "arguments": {"t": "a"}}]', True),
+            ("mistral", False, '[{"name": "f", "arguments": {"x": 4}}, {"name": "g", "arguments": {"t": "a"}}]', False),
+            ("mistral", False, '[{"name": "f", "arguments": {"x": 4}}]', True),
+            ("mistral", False, "[]", False),
         ],
     )
     def test_grammars_accept_calls_of_the_functions_alone(

@@ -17,19 +17,25 @@ MODELS = ("writer", "tasks")
 
 
 def test_equal_seeds_give_equal_requests() -> None:
-    once, again, other = (list(gateway_malformed(seed, 300, MODELS)) for seed in (1, 1, 2))
+    once, again, other = (list(gateway_malformed(seed, 300, MODELS, "k")) for seed in (1, 1, 2))
     assert once == again
     assert once != other
 
 
 def test_every_kind_occurs() -> None:
-    found = list(gateway_malformed(3, 2000, MODELS))
+    found = list(gateway_malformed(3, 2000, MODELS, "k"))
     seen = Counter(each.what.partition(" /")[0] for each in found)
     for kind in ("document", "body", "headers", "path", "form", "tensors", "no HTTP", "pipelined", "left half way"):
         assert seen[kind], kind
     assert any(b"[" * 200_000 in each.content for each in found)
     assert any(len(each.content.partition(b"\r\n\r\n")[0]) > 40_000 for each in found)
     assert any(b"multipart" in each.content for each in found)
+
+
+def test_most_requests_have_the_key_and_some_have_not() -> None:
+    found = [each for each in gateway_malformed(4, 1000, MODELS, "k") if each.what.startswith("document")]
+    with_key = sum(b"authorization: Bearer k\r\n" in each.content for each in found)
+    assert 0.8 * len(found) < with_key < len(found)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -30,6 +29,7 @@ from tidal_gateway.api.options import Body, passed_on
 from tidal_gateway.api.request import ApiRequest, Target
 from tidal_gateway.errors import invalid
 from tidal_gateway.tools.calls import CallParser, CallPart
+from tidal_gateway.tools.formats import ToolFormat
 from tidal_gateway.tools.requests import Tool, ToolUse, read_tool_use, response_options
 from tidal_gateway.upstream.models import Use
 
@@ -124,28 +124,24 @@ def _choice(index: int, text: Generated, tools: ToolUse | None) -> dict[str, Any
     message: dict[str, Any] = {"role": "assistant", "content": text.text, "refusal": None}
     reason = finish_reason(text)
     if tools is not None:
-        parser = tools.parser()
-        content, calls = _joined([*parser.feed(text.text), *parser.finish()])
+        parser = tools.parser(whole=True)
+        content, calls = _joined([*parser.feed(text.text), *parser.finish()], tools.form)
         if calls:
             message |= {"content": content or None, "tool_calls": calls}
             reason = _reason(reason, tools, parser)
     return {"index": index, "message": message, "logprobs": chat_logprobs(text), "finish_reason": reason}
 
 
-def _joined(parts: Sequence[str | CallPart]) -> tuple[str, list[dict[str, Any]]]:
+def _joined(parts: Sequence[str | CallPart], form: ToolFormat) -> tuple[str, list[dict[str, Any]]]:
     """Text and calls of a whole answer."""
     calls: list[dict[str, Any]] = []
     for part in parts:
         if isinstance(part, str):
             continue
         if part.name is not None:
-            calls.append({"id": _new_id(), "type": "function", "function": {"name": part.name, "arguments": ""}})
+            calls.append({"id": form.new_id(), "type": "function", "function": {"name": part.name, "arguments": ""}})
         calls[part.index]["function"]["arguments"] += part.arguments
     return "".join(part for part in parts if isinstance(part, str)), calls
-
-
-def _new_id() -> str:
-    return f"call_{uuid.uuid4().hex[:24]}"
 
 
 def _reason(reason: str | None, tools: ToolUse, parser: CallParser) -> str | None:
@@ -169,9 +165,9 @@ async def _events(
             reason = finish_reason(part)
             deltas: list[dict[str, Any]] = [{"content": part.text}]
             if tools is not None:
-                parser = parsers.setdefault(index, tools.parser())
+                parser = parsers.setdefault(index, tools.parser(whole=False))
                 found = [*parser.feed(part.text), *(parser.finish() if reason is not None else ())]
-                deltas = [_delta(each) for each in found] or [{}]
+                deltas = [_delta(each, tools.form) for each in found] or [{}]
                 reason = _reason(reason, tools, parser)
             if index not in begun:
                 begun.add(index)
@@ -190,12 +186,12 @@ async def _events(
     yield DONE
 
 
-def _delta(part: str | CallPart) -> dict[str, Any]:
+def _delta(part: str | CallPart, form: ToolFormat) -> dict[str, Any]:
     if isinstance(part, str):
         return {"content": part}
     call: dict[str, Any] = {"index": part.index, "function": {"arguments": part.arguments}}
     if part.name is not None:
-        call = {**call, "id": _new_id(), "type": "function", "function": {"name": part.name, **call["function"]}}
+        call = {**call, "id": form.new_id(), "type": "function", "function": {"name": part.name, **call["function"]}}
     return {"tool_calls": [call]}
 
 

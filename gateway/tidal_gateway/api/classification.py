@@ -58,6 +58,18 @@ class ClassifyBody(Body):
     user: StrictStr | None = Field(None, description="accepted for compatibility; has no effect")
 
 
+#: Fields of the same request as a multipart form, as JSON schemas.
+FORM: Final = {
+    "model": {"type": "string", "description": "model, or model/task"},
+    "image": {
+        "type": "array",
+        "items": {"type": "string", "format": "binary"},
+        "description": "JPEG, PNG or WebP files",
+    },
+    "top_k": {"type": "integer", "minimum": 1, "description": "number of labels to return with scores"},
+}
+
+
 async def classify(request: ApiRequest) -> Answer:
     """Classify texts or images."""
     if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from tritonclient.utils import triton_to_np_dtype
 
 from tidal_client.results import Array
 from tidal_client.tensors import output_array
 from tidal_gateway.api.answers import dump
+from tidal_gateway.api.options import Body
 from tidal_gateway.errors import invalid
 
 _LENGTH: Final = struct.Struct("<I")
@@ -23,6 +25,38 @@ _DATATYPES: Final = (
     *("FP16", "BF16", "FP32", "FP64", "BYTES"),
 )
 _MAX_DIMENSIONS: Final = 32
+
+
+class TensorBody(BaseModel):
+    """A tensor of a request."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: StrictStr
+    shape: list[StrictInt]
+    datatype: StrictStr = Field(description=f"one of {', '.join(_DATATYPES)}")
+    data: list[Any] | None = Field(None, description="values, flat or nested; absent with binary_data_size")
+    parameters: dict[str, Any] | None = Field(None, description="binary_data_size: length of its binary part")
+
+
+class OutputBody(BaseModel):
+    """An output that is requested."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: StrictStr
+    parameters: dict[str, Any] | None = Field(None, description="binary_data: whether it is sent as a binary part")
+
+
+class InferBody(Body):
+    """Body of `POST /v2/models/MODEL/infer`: its description, since `add_input` reads it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: StrictStr = ""
+    inputs: list[TensorBody]
+    outputs: list[OutputBody] | None = None
+    parameters: dict[str, StrictStr | bool | int | float] | None = Field(None, description="options of Tidal's models")
 
 
 def split_body(headers: Mapping[str, str], body: bytes) -> tuple[bytes, memoryview]:

@@ -17,6 +17,8 @@ from tidal_gateway.errors import invalid
 HEADER_PREFIX: Final = "x-tidal-"
 # Options that change the form of an answer: fields of the APIs that have them, with their own meaning.
 _FIELDS_ONLY: Final = frozenset({"logprobs", "n", "top_logprobs"})
+#: Options that headers and further fields of a body may name.
+HEADER_OPTIONS: Final = RequestOptions.model_fields.keys() - _FIELDS_ONLY
 _MAX_SHOWN: Final = 80
 
 
@@ -84,10 +86,8 @@ def header_options(headers: Mapping[str, str]) -> dict[str, str]:
     for header, value in headers.items():
         if header.startswith(HEADER_PREFIX):
             name = header.removeprefix(HEADER_PREFIX).replace("-", "_")
-            if name not in RequestOptions.model_fields or name in _FIELDS_ONLY:
-                known = [
-                    HEADER_PREFIX + each.replace("_", "-") for each in RequestOptions.model_fields.keys() - _FIELDS_ONLY
-                ]
+            if name not in HEADER_OPTIONS:
+                known = [HEADER_PREFIX + each.replace("_", "-") for each in HEADER_OPTIONS]
                 raise invalid(f"unknown header '{header[:_MAX_SHOWN]}': {did_you_mean(header, known)}")
             found[name] = value
     return found
@@ -117,11 +117,10 @@ def passed_on(
         if neutral is not None and name in neutral:
             if not any(_same(value, each) for each in neutral[name]):
                 raise invalid(f"field '{name}' is not supported here; leave it out", name)
-        elif name in RequestOptions.model_fields and name not in _FIELDS_ONLY:
+        elif name in HEADER_OPTIONS:
             options[name] = _parameter(name, value)
         else:
-            options_of_models = RequestOptions.model_fields.keys() - _FIELDS_ONLY
-            known = [*declared, *options_of_models, *(neutral or ())]
+            known = [*declared, *HEADER_OPTIONS, *(neutral or ())]
             raise invalid(f"unknown field '{name[:_MAX_SHOWN]}': {did_you_mean(name, set(known))}", name[:_MAX_SHOWN])
     for name, text in header_options(headers).items():
         if name in options and str(options[name]) != text:

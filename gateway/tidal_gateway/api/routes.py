@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tidal_gateway.api import (
     chat,
@@ -13,6 +13,7 @@ from tidal_gateway.api import (
     console,
     embeddings,
     kserve,
+    kserve_tensors,
     listing,
     reranking,
     shapes,
@@ -35,6 +36,7 @@ class RouteEntry:
         shape: Shape of its errors.
         body: Declared fields of its JSON body, for the description of the API; None for none.
         open: Whether it needs no key.
+        form: Fields of a multipart form that it accepts too, as JSON schemas; None for no forms.
     """
 
     name: str
@@ -44,27 +46,39 @@ class RouteEntry:
     shape: shapes.Shape = shapes.openai
     body: type[Body] | None = None
     open: bool = False
+    form: Mapping[str, Any] | None = None
 
 
 def _kserve(
-    name: str, method: str, path: str, answer: Callable[[ApiRequest], Awaitable[Answer | EventStream]]
+    name: str,
+    method: str,
+    path: str,
+    answer: Callable[[ApiRequest], Awaitable[Answer | EventStream]],
+    body: type[Body] | None = None,
 ) -> list[RouteEntry]:
     """A route below a model, for any version and for a given one."""
     model, version = f"/v2/models/{{model}}{path}", f"/v2/models/{{model}}/versions/{{version}}{path}"
-    return [RouteEntry(name, method, each, answer, shapes.kserve) for each in (model, version)]
+    return [RouteEntry(name, method, each, answer, shapes.kserve, body) for each in (model, version)]
 
 
 ROUTES: Final[tuple[RouteEntry, ...]] = (
     RouteEntry("embeddings", "POST", "/v1/embeddings", embeddings.embeddings, body=embeddings.EmbeddingsBody),
     RouteEntry("chat", "POST", "/v1/chat/completions", chat.chat, body=chat.ChatBody),
     RouteEntry("completions", "POST", "/v1/completions", completions.completions, body=completions.CompletionBody),
-    RouteEntry("classify", "POST", "/v1/classify", classification.classify, body=classification.ClassifyBody),
+    RouteEntry(
+        "classify",
+        "POST",
+        "/v1/classify",
+        classification.classify,
+        body=classification.ClassifyBody,
+        form=classification.FORM,
+    ),
     RouteEntry("rerank", "POST", "/v1/rerank", reranking.rerank, shapes.rerank, reranking.RerankBody),
     RouteEntry("rerank", "POST", "/v2/rerank", reranking.rerank, shapes.rerank, reranking.RerankBody),
     RouteEntry("tei_embed", "POST", "/embed", tei.tei_embed, shapes.tei, tei.EmbedBody),
     RouteEntry("tei_rerank", "POST", "/rerank", tei.tei_rerank, shapes.tei, tei.TeiRerankBody),
     RouteEntry("tei_predict", "POST", "/predict", tei.tei_predict, shapes.tei, tei.PredictBody),
-    *_kserve("infer", "POST", "/infer", kserve.infer),
+    *_kserve("infer", "POST", "/infer", kserve.infer, kserve_tensors.InferBody),
     *_kserve("generate", "POST", "/generate", kserve.generate),
     *_kserve("generate_stream", "POST", "/generate_stream", kserve.generate_stream),
     *_kserve("model_ready", "GET", "/ready", kserve.model_ready),

@@ -36,10 +36,12 @@ class CallParser:
         form: Format of the calls.
         names: Names of the functions.
         several: Whether calls after the first are wanted.
+        whole: Whether the text is complete: arguments are then checked before they are passed on.
     """
 
-    def __init__(self, form: ToolFormat, names: Collection[str], *, several: bool = True) -> None:
-        self._form, self._names, self._several = form, names, several
+    def __init__(self, form: ToolFormat, names: Collection[str], *, several: bool = True, whole: bool = False) -> None:
+        self._form, self._names, self._several, self._whole = form, names, several, whole
+        self._before = form.opening
         self._head = re.compile(_HEAD.format(arguments=form.arguments))
         self._buffer = ""
         self._state = self._text if form.opening else self._start
@@ -72,7 +74,15 @@ class CallParser:
                 self._buffer = rest = rest.removeprefix(each).lstrip()
             elif each.startswith(rest) and not last:
                 return []
-        if rest.startswith("{"):
+        if self._form.array:
+            inner = rest[1:].lstrip()
+            if rest.startswith("[") and not inner and not last:
+                return []
+            if rest.startswith("[") and inner.startswith("{"):
+                self._before, self._buffer, self._state = rest[: len(rest) - len(inner)], inner, self._call
+            elif rest:
+                self._state = self._plain
+        elif rest.startswith("{"):
             self._buffer, self._state = rest, self._call
         elif rest:
             self._state = self._plain
@@ -101,7 +111,7 @@ class CallParser:
 
     def _call(self, last: bool) -> list[str | CallPart]:
         head = self._head.match(self._buffer)
-        if head is not None:
+        if head is not None and not self._whole:
             name = _name(head.group(1))
             if name is not None and self._accepts(name):
                 self._buffer, self._state = self._buffer[head.end() :], self._arguments
@@ -116,11 +126,11 @@ class CallParser:
             document = json.loads(self._buffer[:end])
         except ValueError:
             return self._no_call(end)
-        name, arguments = document.get("name"), document.get(self._form.arguments, {})
-        if not isinstance(name, str) or not self._accepts(name):
+        name, arguments = document.get("name"), _arguments_text(document.get(self._form.arguments))
+        if not isinstance(name, str) or not self._accepts(name) or arguments is None:
             return self._no_call(end)
         self._buffer, self._state = self._buffer[end:], self._behind
-        return [self._begin(name, arguments if isinstance(arguments, str) else json.dumps(arguments))]
+        return [self._begin(name, arguments)]
 
     def _arguments(self, last: bool) -> list[str | CallPart]:
         end = self._scanner.feed(self._buffer)
@@ -141,6 +151,16 @@ class CallParser:
         """Behind a call: its closing text, and another call or text."""
         closing = self._form.closing
         rest = self._buffer.lstrip()
+        if self._form.array:
+            if rest.startswith("]"):
+                self._buffer, self._state = rest.removeprefix("]"), self._plain
+            elif rest.rstrip() == ",":
+                self._buffer = "" if last else rest
+            elif rest.startswith(","):
+                self._buffer, self._before, self._state = rest[1:].lstrip(), ",", self._call
+            elif rest:
+                self._state = self._plain
+            return []
         if not closing:
             rest = rest.removeprefix(";").lstrip()
             if rest:
@@ -161,7 +181,7 @@ class CallParser:
         return CallPart(self.calls - 1, name, arguments)
 
     def _no_call(self, end: int) -> list[str | CallPart]:
-        text, self._buffer = self._form.opening + self._buffer[:end], self._buffer[end:]
+        text, self._buffer = self._before + self._buffer[:end], self._buffer[end:]
         self._state = self._text if self._form.opening else self._plain
         return [text]
 
@@ -195,6 +215,16 @@ class ObjectScanner:
 def _object_end(text: str) -> int | None:
     """Index behind the object at the beginning of a text; None if it is not complete."""
     return ObjectScanner().feed(text)
+
+
+def _arguments_text(found: Any) -> str | None:
+    """Arguments as the text of an object, of one or of its text; None if they are something else."""
+    if isinstance(found, str):
+        try:
+            return found if isinstance(json.loads(found), dict) else None
+        except ValueError:
+            return None
+    return json.dumps({} if found is None else found) if isinstance(found, dict | None) else None
 
 
 def _name(literal: str) -> str | None:

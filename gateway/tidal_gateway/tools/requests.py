@@ -56,9 +56,10 @@ class ToolUse:
     named: bool
     several: bool
 
-    def parser(self) -> CallParser:
-        """Return the parser of an answer."""
-        return CallParser(self.form, [each.function.name for each in self.tools], several=self.several)
+    def parser(self, *, whole: bool) -> CallParser:
+        """Return the parser of an answer that arrives whole, or in parts."""
+        names = [each.function.name for each in self.tools]
+        return CallParser(self.form, names, several=self.several, whole=whole)
 
     def options(self) -> dict[str, Parameter]:
         """Return the options that force the model to call a function; none if it decides."""
@@ -135,7 +136,10 @@ def forced_options(form: ToolFormat, functions: Sequence[Function], *, several: 
     """
     definitions: dict[str, Any] = {}
     calls = [_call_schema(each, form.arguments, definitions) for each in functions]
-    schema = {"x-guidance": _BLANKS, **(calls[0] if len(calls) == 1 else {"anyOf": calls})}
+    schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    if form.array:
+        schema = {"type": "array", "items": schema, "minItems": 1, **({} if several else {"maxItems": 1})}
+    schema = {"x-guidance": _BLANKS, **schema}
     if definitions:
         schema["$defs"] = definitions
     if not form.opening:
