@@ -52,8 +52,8 @@ class LaneMode:
 class LanePolicy:
     """Selects between one engine context with all threads and several with one thread each, which never run at once.
 
-    All threads together answer a single query soonest; independent threads answer many queries soonest, and suffer less
-    from other processes, since none waits for another one at every layer of a model.
+    All threads together answer a single query soonest. Independent threads can answer many queries sooner, also beside
+    other processes, since none waits for another one at every layer of a model.
 
     An idle machine selects the mode with the smaller predicted cost times its pace, the recent ratio of measured to
     predicted latency. Narrow lanes that are never idle are compared again after some batches, and drained if the wide

@@ -85,6 +85,6 @@ def test_a_base_of_an_earlier_release_refuses(exported: Callable[..., Exported],
 
     old = Description.model_validate_json(description.replace('"hidden": true', '"hidden": false'))
     engine = open_openvino_engine(exported("bert").folder, threads=1)
-    engine.description = old
+    engine.lanes[0].description = old
     with pytest.raises(Unsupported, match="gives pooled vectors only; build it again, with engine openvino or torch"):
         engine.run([None], np.full((1, 4), 7), np.asarray([4]), all_tokens=True)
