@@ -17,7 +17,7 @@ ANSWERS := backends/answers
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DEFAULT_GOAL := help
-# Where it is set, every process of a test compiles all modules anew.
+# Where it is set, every process of a test compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help install vision peers demo samples check test lint docs wheel bench bench-gpu bench-artefacts reliability clean
 
@@ -26,7 +26,7 @@ help: ## List the targets
 
 install: $(NATIVE)/build/.built $(BATCHER)/build/.built $(KERNELS)/build/.built $(GUARD)/build/.built $(ANSWERS)/build/.built ## Make the virtual environment with everything in it
 
-# What stands in the graphs of encoders that serve many tasks: operations of our own, compiled against OpenVINO's wheel.
+# Operations in the graphs of encoders that serve many tasks, compiled against OpenVINO's wheel.
 $(NATIVE)/build/.built: $(VENV)/.installed $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.hpp $(SHARED)/*.hpp)
 	@echo "== compiling the pets backend's operations (some seconds)"
 	@$(BIN)/python -m tidal.pets.openvino_engine.build >/dev/null
@@ -70,7 +70,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 vision: $(VENV)/vision/.installed ## What reads timm's vision transformers, in a folder of its own
 
 # timm asks for torchvision, whose build on PyPI is one for CUDA: beside a CPU build of torch it breaks transformers for
-# every process that finds it. So both lie apart, and only the builder's own child process looks there.
+# every process that finds it. So both are in a folder of their own, which only the builder's child process reads.
 $(VENV)/vision/.installed: $(VENV)/.installed constraints.txt
 	@echo "== timm and torchvision (about 45 MB)"
 	@rm -rf $(VENV)/vision

@@ -22,7 +22,7 @@ class NativeDistribution(Distribution):
 
 
 class NativeWheel(bdist_wheel):
-    """A wheel whose shared objects are loaded through C interfaces, so that no Python ABI stands in its tag."""
+    """A wheel whose shared objects are loaded through C interfaces, so its tag has no Python ABI."""
 
     def get_tag(self) -> tuple[str, str, str]:
         """Python, ABI and platform that the wheel is for."""

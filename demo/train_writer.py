@@ -31,7 +31,7 @@ RATES = 0.02, 3e-3
 CHAT_TEMPLATE = "{{ messages[-1].content }}"
 _BESIDE_PROSE = re.compile(r"```.*?```|^\|.*?$|^!\[.*?$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
-_BEGINS_ANEW = re.compile(r"(- |\d+\. |#+ )")
+_BEGINS_AGAIN = re.compile(r"(- |\d+\. |#+ )")
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def sections(markdown: str) -> list[str]:
     """Return the prose of a page by heading, one line per paragraph, without code, tables and pictures."""
     lines: list[str] = []
     for line in _LINK.sub(r"\1", _BESIDE_PROSE.sub("", markdown)).splitlines():
-        begins = not lines or not lines[-1] or not line or _BEGINS_ANEW.match(line.lstrip())
+        begins = not lines or not lines[-1] or not line or _BEGINS_AGAIN.match(line.lstrip())
         if begins or lines[-1].startswith("#"):
             lines.append(line.strip())
         else:

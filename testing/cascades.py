@@ -199,7 +199,7 @@ class RoutedAnswer:
 def route_offline(
     manifest: TabiManifest, levels: Sequence[OpenLevel], version: int, texts: Sequence[str], request_id: str, row: int
 ) -> RoutedAnswer:
-    """Compute one query's route through the chosen candidate; every level tokenises its texts anew."""
+    """Compute one query's route through the chosen candidate; every level tokenises its texts again."""
     chosen = manifest.candidates[manifest.chosen]
     key = request_key(request_id, [text.encode() for text in texts])
     route = Route(manifest, chosen, key, row, version, last_level=len(manifest.levels) - 1)

@@ -25,7 +25,7 @@ os.environ.setdefault("CI", "true")
 # thirds of the time.
 gc.disable()
 
-# How long an example takes hangs on what else this machine does.
+# The time of an example depends on the other load of the machine.
 settings.register_profile("tidal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tidal")
 

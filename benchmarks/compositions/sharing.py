@@ -1,6 +1,6 @@
 """Many models that share a part against as many that share nothing: memory, throughput, latency.
 
-All systems receive the same requests, and each round starts every system anew.
+All systems receive the same requests, and each round restarts every system.
 """
 
 from __future__ import annotations

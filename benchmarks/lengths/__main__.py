@@ -56,7 +56,7 @@ def compare(report: Report, artefacts: LengthsArtefacts, rounds: int, count: int
         means: dict[str, list[float]] = {each: [] for each in ladders}
         for turn in range(1, rounds + 1):
             progress(f"lengths of {name}, round {turn} of {rounds}")
-            # The queries of a round are drawn anew: none of them decided anything.
+            # The queries of a round are drawn again: none of them decided anything.
             drawn = artefacts.workload.lengths(name, count * 10, _SEED + turn)
             lengths = LengthDistribution.of_lengths(drawn, LONGEST).spread(count, seed=turn)
             for each, mean in bench.means(ladders, lengths, seed=turn).items():

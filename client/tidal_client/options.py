@@ -62,7 +62,7 @@ class Options(TypedDict, total=False):
     stop_token_ids: Sequence[int] | None
     #: Number of tokens to generate before the text may end by itself.
     min_tokens: int | None
-    #: Whether to generate on behind an end-of-text token.
+    #: Whether to continue after an end-of-text token.
     ignore_eos: bool | None
     #: Whether the text begins with the prompt.
     echo: bool | None

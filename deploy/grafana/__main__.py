@@ -1,4 +1,4 @@
-"""`python -m deploy.grafana`: write dashboards/tidal.json anew."""
+"""`python -m deploy.grafana`: write dashboards/tidal.json."""
 
 from deploy.grafana.dashboard import TARGET, text
 

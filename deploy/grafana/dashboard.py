@@ -9,9 +9,10 @@ from typing import Any
 
 from deploy.grafana.beside import controller, triton
 from deploy.grafana.drawing import SOURCE, drawn
+from deploy.grafana.generations import flover
 from deploy.grafana.overview import overview
 from deploy.grafana.queries import Panel
-from deploy.grafana.systems import arlo, flover, otas, pets, tabi
+from deploy.grafana.systems import arlo, otas, pets, tabi
 
 TARGET = Path(__file__).parent / "dashboards" / "tidal.json"
 _WIDTH, _HEIGHT, _IN_A_LINE = 24, 8, 4

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.arlo.placing import load, loads, make_level, take
 from tidal.arlo.policies import PartitionedPolicy
+from tidal.arlo.policies.algorithm_1 import choose_level
 from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
-from tidal.arlo.policies.partitioned import choose_level
 
 
 class TestFigure5:

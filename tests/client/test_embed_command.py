@@ -249,7 +249,7 @@ def test_without_a_server_the_error_says_so(lines: Path, tmp_path: Path, closed_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt"]
 
 
-def test_an_array_without_its_state_is_written_anew_and_one_that_is_lost_is_named(
+def test_an_array_without_its_state_is_written_again_and_one_that_is_lost_is_named(
     server: ProbeServer, lines: Path, tmp_path: Path
 ) -> None:
     paths, texts = Paths(tmp_path / "out.npy"), open_texts(lines)

@@ -176,12 +176,12 @@ def test_pruned_ids_are_the_pruned_texts_where_words_are_separable(pieces: Path,
                 kept[random.choice(mine)] = True
             got, before = prune_ids(got, kept), got
             assert got.texts == prune_text(before.texts, before.spans, kept)
-            anew = encode(tokenizer, *got.texts)
-            assert anew.ids.tolist() == got.ids.tolist()
-            assert anew.type_ids.tolist() == got.type_ids.tolist()
-            assert anew.words.tolist() == got.words.tolist()
-            assert anew.spans == got.spans
-            assert anew.separable == got.separable
+            again = encode(tokenizer, *got.texts)
+            assert again.ids.tolist() == got.ids.tolist()
+            assert again.type_ids.tolist() == got.type_ids.tolist()
+            assert again.words.tolist() == got.words.tolist()
+            assert again.spans == got.spans
+            assert again.separable == got.separable
     assert separable > 360
 
 

@@ -1,4 +1,4 @@
-// The operations that stand in an encoder's graph. Each has an input `batch`, i32 [1]: the number of the running batch,
+// The operations of an encoder's graph. Each has an input `batch`, i32 [1]: the number of the running batch,
 // which says what task and how many real tokens each row has; 0 is the base alone, all tokens real.
 // Outputs at tokens that are padding are zeros.
 #pragma once

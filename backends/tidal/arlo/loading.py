@@ -48,7 +48,7 @@ def _check_task(manifest: ArloManifest, parameters: ArloParameters) -> None:
     if parameters.task is not None and parameters.task != manifest.task:
         raise InvalidArgument(
             f"parameter 'task' in config.pbtxt is '{parameters.task}', but the task of this version is "
-            f"{manifest.task}; delete config.pbtxt and run `tidal build` to write it anew"
+            f"{manifest.task}; delete config.pbtxt and run `tidal build` to write it again"
         )
     if parameters.task_settings is None:
         return

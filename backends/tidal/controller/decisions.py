@@ -161,7 +161,7 @@ class ModelController:
         return self._allocate(before, observed)
 
     def changed(self, now: float) -> None:
-        """Start scaling anew after a change of the instances, since earlier latencies no longer apply."""
+        """Restart scaling after a change of the instances, since earlier latencies no longer apply."""
         self._scaler = self._new_scaler(now)
 
     def _new_scaler(self, now: float) -> Autoscaler | None:

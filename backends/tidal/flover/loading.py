@@ -28,7 +28,7 @@ from tidal.text import TextTokenizer
 def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[ServiceContext], Service]:
     """Open the published model once, and return a function that starts a service on it, again after a failure.
 
-    Tasks are loaded on their first use, by each service anew.
+    Tasks are loaded on their first use by each service.
 
     Args:
         context: Context of the model's first service.

@@ -87,7 +87,7 @@ class RequestOptions(BaseModel):
     min_tokens: Integer | None = Field(
         None, ge=0, le=1_000_000, description="number of tokens to generate before the text may end by itself"
     )
-    ignore_eos: Flag | None = Field(None, description="whether to generate on behind an end-of-text token")
+    ignore_eos: Flag | None = Field(None, description="whether to continue after an end-of-text token")
     echo: Flag | None = Field(None, description="whether the text begins with the prompt")
     logprobs: Flag | None = Field(None, description="whether to return the log probability of each generated token")
     top_logprobs: Integer | None = Field(

@@ -76,7 +76,7 @@ class ServiceKeeper:
         self._start = start
         self._fail_all = fail_all
         self._log: logging.Logger = context.log
-        self._restarts = context.metrics.counter("service_restarts_total", "Services started anew after a failure")
+        self._restarts = context.metrics.counter("service_restarts_total", "Services restarted after a failure")
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._failures = _Failures()

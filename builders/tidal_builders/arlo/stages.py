@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,11 +14,10 @@ from pydantic import BaseModel
 from tidal.arlo.manifest import Placement, Trial
 from tidal.device import DeviceKind
 from tidal.engines import EngineKind, Precision, choose_device, compile_engine, engine_file, stored_as
-from tidal.errors import Internal, InvalidArgument, TidalError, Unsupported, did_you_mean
+from tidal.errors import Internal, TidalError
 from tidal.gpus import visible_gpus
 from tidal.manifest import Verification
 from tidal_builders.arlo.choices import (
-    MIN_GAIN,
     LadderChoice,
     Ladders,
     candidate_ladders,
@@ -30,6 +30,7 @@ from tidal_builders.arlo.learned_lengths import LearnedLengths
 from tidal_builders.arlo.length_distribution import LengthDistribution, lengths_of_texts
 from tidal_builders.arlo.opened import Compiled, Opened, open_form
 from tidal_builders.arlo.plan import ArloPlan
+from tidal_builders.arlo.precision import PrecisionChoice, choose_precision
 from tidal_builders.arlo.profiling import Profiles, measure_profiles
 from tidal_builders.arlo.reference import Reference, read_reference, write_reference
 from tidal_builders.arlo.spec import ArloSpec
@@ -44,20 +45,6 @@ from tidal_builders.workspace import Workspace
 if TYPE_CHECKING:
     from tidal_builders.arlo.source import Source
     from tidal_builders.encoder_tasks.measures import Measure
-
-
-class PrecisionChoice(BaseModel):
-    """The chosen precision.
-
-    Attributes:
-        chosen: Precision to build with; None if no candidate is within its tolerance.
-        trials: Candidates that were compared.
-        misses: Reasons why candidates were rejected, one clause each.
-    """
-
-    chosen: Precision | None
-    trials: tuple[Trial, ...]
-    misses: tuple[str, ...]
 
 
 class Verified(BaseModel):
@@ -188,63 +175,14 @@ class ArloStages:
         return self.work.record("precision", PrecisionChoice, self._choose_precision)
 
     def _choose_precision(self) -> PrecisionChoice:
-        offered, wanted = stored_as(self.spec.engine, self.device), self.spec.precision
-        if wanted != "auto" and wanted not in offered:
-            raise InvalidArgument(
-                f"field 'precision': engine {self.spec.engine} does not support {wanted} on a {self.device}; "
-                f"{did_you_mean(wanted, [*offered, 'auto'])}"
-            )
         facts = self.reference.facts
-        passed: dict[Precision, Opened] = {}
-        errors: dict[Precision, float] = {}
-        misses: list[str] = []
-        trials: list[Trial] = []
-        for precision in offered if wanted == "auto" else (wanted,):
-            try:
-                one = Ladder(lengths=(facts.max_length,), static_upto=0)
-                opened = open_form(self.compiled(precision), one, default_workers(self.spec))
-            except Unsupported as error:
-                if wanted != "auto":
-                    raise
-                misses.append(f"{precision}: {error}")
-                trials.append(self._trial(precision, None, None, "not offered here"))
-                continue
-            self.progress(f"verify {precision}", 0.0)
-            comparison = self._compare(opened)
-            errors[precision] = float(comparison.error.max())
-            if clauses := comparison.shortfalls(precision, self.spec.tolerance):
-                misses += [f"{precision}: {clause}" for clause in clauses]
-                trials.append(self._trial(precision, None, errors[precision], "misses tolerance"))
-            else:
-                passed[precision] = opened
-        if not passed:
-            return PrecisionChoice(chosen=None, trials=tuple(trials), misses=tuple(misses))
-        means: dict[Precision, float | None] = dict.fromkeys(passed)
-        chosen = next(iter(passed))
-        if len(passed) > 1:
-            timed = mean_latencies(
-                passed, facts, self.distribution, lambda share: self.progress("compare precisions", share)
-            )
-            # Candidates are ordered from the most precise to the least.
-            fastest = min(timed.values())
-            means, chosen = dict(timed), next(name for name in timed if timed[name] * (1 - MIN_GAIN) <= fastest)
-        trials += [
-            self._trial(name, means[name], errors[name], "chosen" if name == chosen else "slower") for name in passed
-        ]
-        return PrecisionChoice(chosen=chosen, trials=tuple(trials), misses=())
 
-    @staticmethod
-    def _trial(precision: Precision, mean_ms: float | None, error: float | None, verdict: str) -> Trial:
-        return Trial.model_validate(
-            {
-                "precision": precision,
-                "form": "dynamic",
-                "choice": "precision",
-                "mean_ms": mean_ms,
-                "max_abs_error": None if error == float("inf") else error,
-                "verdict": verdict,
-            }
-        )
+        def mean_ms(engines: Mapping[Precision, Opened]) -> Mapping[Precision, float]:
+            return mean_latencies(
+                engines, facts, self.distribution, lambda share: self.progress("compare precisions", share)
+            )
+
+        return choose_precision(self.spec, self.device, facts, self.compiled, self._compare, mean_ms, self.progress)
 
     def _compare(self, opened: Opened) -> Comparison:
         reference = self.reference

@@ -82,7 +82,7 @@ def generate(
         int | None, typer.Option("--min-tokens", help="Tokens to generate before the text may end by itself.")
     ] = None,
     ignore_eos: Annotated[
-        bool | None, typer.Option("--ignore-eos", help="Generate on behind an end-of-text token.")
+        bool | None, typer.Option("--ignore-eos", help="Continue after an end-of-text token.")
     ] = None,
     echo: Annotated[bool | None, typer.Option("--echo", help="Print the prompt before the text.")] = None,
     guided_json: Annotated[

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 #: Seconds after which an idle connection is closed: a server that shuts down waits for open connections.
 IDLE_S: Final = 15.0
-# Larger reads allocate pages anew each time.
+# Larger reads allocate new pages each time.
 _READ = 1 << 16
 
 

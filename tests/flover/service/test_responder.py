@@ -85,7 +85,7 @@ def test_first_tokens_and_ends_do_not_wait() -> None:
         push(responder, text, finish="length")
         assert until(lambda: text.parts == [1, 2])
         assert other.parts == [1, 1]
-    assert other.parts == [1, 1, 1]  # closing sends what waits
+    assert other.parts == [1, 1, 1]  # closing sends what is queued
 
 
 def test_tokens_go_together_where_sending_takes_long() -> None:

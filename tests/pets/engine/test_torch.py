@@ -221,7 +221,7 @@ def test_all_types_of_terms_on_a_gpu(exported: Export, parts: int) -> None:
     base = exported("bert", "torch")
     made = load_tasks(open_torch_engine(base.folder, threads=1, device="gpu"), base)
     made.engine.assign = lambda operators: [place % parts for place in range(len(operators))]
-    # A layout is captured at its second run, then replayed with other tokens; once the pools grow, it is captured anew.
+    # A layout is captured at its second run, then replayed with other tokens; and again once the pools grow.
     for seed in range(4):
         compare(made, [(made.tasks[kind], length) for kind, length in ROWS], seed=seed)
     held = [made.engine.add(random_terms("everything", base.layers, seed)) for seed in range(20)]

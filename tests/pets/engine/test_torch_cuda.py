@@ -137,7 +137,7 @@ def test_the_least_recently_used_graph_is_evicted(cuda: ModuleType, monkeypatch:
     assert double.made == 7
 
 
-def test_the_runner_captures_anew_when_the_pools_change(cuda: ModuleType) -> None:
+def test_the_runner_captures_again_when_the_pools_change(cuda: ModuleType) -> None:
     runner = object.__new__(cuda.CudaRunner)
     runner._stream = FakeStream.current
     runner._lanes = SequentialLanes()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidal.arlo.policies.partitioned import choose_level
+from tidal.arlo.policies.algorithm_1 import choose_level
 from tidal.errors import InvalidArgument
 
 

@@ -64,10 +64,10 @@ def fluctuating(
     rates near either bound occur; the drawn rates are then moved so that their own mean is exact.
 
     Args:
-        seconds: how many.
-        low: no rate is below, queries a second.
-        high: no rate is above.
-        mean: between both.
+        seconds: Number of seconds to generate.
+        low: Lower bound of the rates in queries per second.
+        high: Upper bound of the rates in queries per second.
+        mean: Mean of the rates in queries per second, between the bounds.
         held_s: mean seconds of one rate.
         seed: equal seeds give equal rates.
 

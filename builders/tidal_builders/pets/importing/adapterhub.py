@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tidal_builders.pets.importing.sources import SourceModel, Tail
 
 CONFIG_FILE, HEAD_CONFIG_FILE = "adapter_config.json", "head_config.json"
-_SAVE = "save it anew with `model.save_adapter(folder, name, use_safetensors=True)`"
+_SAVE = "save it again with `model.save_adapter(folder, name, use_safetensors=True)`"
 _ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 # Older releases name a configuration in place of its fields.
 _PFEIFFER = {"original_ln_before": True, "non_linearity": "relu"}
