@@ -57,7 +57,7 @@ def diagnose(*, image: bool = False) -> list[DoctorCheck]:
     """Check everything that serving needs.
 
     Args:
-        image: Whether an image is being built: what it is made of must fit, and what a machine has is left out.
+        image: Whether an image is being built, so that what a machine has is left out; see also `image_checks`.
     """
     checks: list[DoctorCheck] = []
     try:
@@ -67,10 +67,6 @@ def diagnose(*, image: bool = False) -> list[DoctorCheck]:
         checks.append(DoctorCheck("tritonserver", "bad", found or advice, advice))
     else:
         checks += [_server(installation), *_security(installation), _stub(installation)]
-        if image:
-            from tidal.server.image_checks import image_checks
-
-            checks += image_checks(installed_version(installation))
     checks += [*_engines(), core_check(), kernels_check(), batcher_check()]
     if not image:
         checks += [_gpu(), _shared_memory(), _leftovers(), *_servers_and_ports()]
