@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # Libraries of every step that runs Tidal's torch engines.
-_TORCH = ("torch", "numpy", "pydantic", "safetensors", "psutil")
+_TORCH = ("torch", "numpy", "pydantic", "safetensors", "psutil", "tokenizers")
 
 
 @dataclass(frozen=True, slots=True)

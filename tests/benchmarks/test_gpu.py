@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,10 @@ import torch
 from benchmarks.gpu import __main__ as visit
 from benchmarks.gpu.document import NOT_MEASURED, as_text, document
 from benchmarks.gpu.encoder import TINY, batch_of, make_encoder
-from benchmarks.gpu.machine import LIBRARIES, describe_machine, library, missing
+from benchmarks.gpu.machine import LIBRARIES, describe_machine, install_carried, library, missing
 from benchmarks.gpu.plot import draw
 from benchmarks.gpu.recording import Record, Setting
-from benchmarks.gpu.running import StepResult, run_step
+from benchmarks.gpu.running import ROOT, StepResult, run_step
 from benchmarks.gpu.steps import GOALS, STEPS, Step
 from tidal.engines import available_kinds
 
@@ -184,3 +185,62 @@ def test_the_figure_shows_what_was_measured(tmp_path: Path) -> None:
     assert "GPT-J" in svg
     assert not draw(document(describe_machine(), {}, dry_run=False), tmp_path / "none.svg")
     assert not (tmp_path / "none.svg").exists()
+
+
+def test_steps_need_only_the_libraries_that_they_name(tmp_path: Path) -> None:
+    """With every other distribution hidden: each step is imported, and the quickest ones run."""
+    code = """
+import importlib, importlib.metadata as metadata, re, sys
+from pathlib import Path
+from benchmarks.gpu.steps import STEPS
+
+def normal(name): return re.sub(r"[-_.]+", "-", name).lower()
+
+def needed(name, found):
+    if normal(name) not in found:
+        found.add(normal(name))
+        try:
+            wanted = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            return found
+        for each in wanted:
+            if "extra ==" not in each and normal(name) != "tokenizers":
+                needed(re.match(r"[\\w.-]+", each).group(), found)
+    return found
+
+steps = [step for step in STEPS if step.name not in ("gpu_tests", "plans")]
+kept = set().union(*(needed(name, set()) for step in steps for name in step.requires))
+for module, owners in metadata.packages_distributions().items():
+    own = module in ("tidal", "tidal_builders", "tidal_client", "tidal_gateway") or module.startswith("_")
+    if not own and module not in sys.modules and not {normal(each) for each in owners} & kept:
+        sys.modules[module] = None
+assert sys.modules["transformers"] is sys.modules["openvino"] is sys.modules["typer"] is None
+from benchmarks.gpu.recording import Record, Setting
+for step in steps:
+    measure = importlib.import_module(f"benchmarks.gpu.{step.name}").measure
+    if step.name in ("tasks", "task_memory"):
+        record = Record(Path(sys.argv[1]) / f"{step.name}.json")
+        measure(Setting(Path(sys.argv[1]), True), record)
+        assert "failed cases" not in record.measured, record.measured
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-1000:]
+
+
+def test_carried_wheels_are_installed_where_their_library_is_missing(tmp_path: Path) -> None:
+    wheels, target = tmp_path / "wheels", tmp_path / "packages"
+    wheels.mkdir()
+    for name in ("carried_of_test", "numpy"):
+        with zipfile.ZipFile(wheels / f"{name}-99.0-py3-none-any.whl", "w") as wheel:
+            info = f"{name}-99.0.dist-info"
+            wheel.writestr(f"{name}.py", "value = 3\n")
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 99.0\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    assert install_carried(str(wheels), str(target)) is None
+    assert (target / "carried_of_test.py").is_file()
+    assert not (target / "numpy.py").exists()  # what the machine has stays
+    (wheels / "broken-1.0-py3-none-any.whl").write_bytes(b"no archive")
+    assert "broken" in str(install_carried(str(wheels), str(target)))

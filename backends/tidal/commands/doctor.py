@@ -9,6 +9,7 @@ import typer
 
 from tidal.commands.output import print_json, print_table
 from tidal.server.diagnosis import diagnose, known_exposures
+from tidal.server.image_checks import installed_image_checks
 
 
 def doctor(
@@ -39,7 +40,7 @@ def doctor(
     - **0** this machine can serve
     - **1** it cannot: at least one verdict is `bad`
     """
-    checks = diagnose(image=image)
+    checks = [*diagnose(image=image), *(installed_image_checks() if image else ())]
     possible = not any(check.verdict == "bad" for check in checks)
     known = known_exposures()
     if as_json:

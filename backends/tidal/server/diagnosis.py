@@ -23,7 +23,6 @@ from tidal.server.cleanup import SHARED_MEMORY, leftovers, orphans
 from tidal.server.doctor_check import DoctorCheck
 from tidal.server.endpoints import holder_of, is_free
 from tidal.server.exposure import Exposure, describe_protection, describe_release, exposures
-from tidal.server.image_checks import image_checks
 from tidal.server.installation import TritonInstallation, find_installation
 from tidal.server.protection import protection
 from tidal.server.releases import installed_version
@@ -40,7 +39,7 @@ def diagnose(*, image: bool = False) -> list[DoctorCheck]:
     """Check everything that serving needs.
 
     Args:
-        image: Whether an image is being built: what it is made of must fit, and what a machine has is left out.
+        image: Whether an image is being built, so that what a machine has is left out; see also `image_checks`.
     """
     checks: list[DoctorCheck] = []
     try:
@@ -50,8 +49,6 @@ def diagnose(*, image: bool = False) -> list[DoctorCheck]:
         checks.append(DoctorCheck("tritonserver", "bad", found or advice, advice))
     else:
         checks += [_server(installation), *_security(installation), _stub(installation)]
-        if image:
-            checks += image_checks(installed_version(installation))
     checks += [*_engines(), core_check(), kernels_check(), batcher_check()]
     if not image:
         checks += [_gpu(), _shared_memory(), _leftovers(), *_servers_and_ports()]

@@ -8,12 +8,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tidal.device import library_version
+from tidal.errors import TidalError
 from tidal.server.doctor_check import DoctorCheck
-from tidal.server.releases import RELEASES, SECURE_SINCE, Release, known_vulnerabilities, release_name
+from tidal.server.installation import find_installation
+from tidal.server.releases import (
+    RELEASES,
+    SECURE_SINCE,
+    Release,
+    installed_version,
+    known_vulnerabilities,
+    release_name,
+)
 
 # Folders in which NVIDIA's images have TensorRT, of both architectures.
 _LIBRARIES = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/opt/tensorrt/lib"))
 _PARTS = 3
+
+
+def installed_image_checks() -> list[DoctorCheck]:
+    """Check what this image is made of; empty without a tritonserver, which `diagnose` reports."""
+    try:
+        installation = find_installation()
+    except TidalError:
+        return []
+    return image_checks(installed_version(installation))
 
 
 def image_checks(

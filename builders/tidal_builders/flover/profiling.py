@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+import torch
 
 from tidal.flover.manifest import FloverProfile
 from tidal.flover.runner import FloverRunner
@@ -74,13 +75,15 @@ def chunk_contexts(max_length: int, chunks: Sequence[int]) -> dict[int, tuple[in
 
 
 def _decode(runner: FloverRunner, length: int, n: int, _worker: int) -> None:
-    logits = runner.decode(0, n, np.zeros(n, np.int64), np.full(n, length - 1, np.int64))
-    if logits.device.type != "cpu":
-        logits.argmax(-1).cpu()  # waits for the device, as a step does that samples on it
+    _wait(runner.decode(0, n, np.zeros(n, np.int64), np.full(n, length - 1, np.int64)))
 
 
 def _prefill(runner: FloverRunner, context: int, chunk: int, _worker: int) -> None:
-    logits = runner.prefill(0, np.zeros(chunk, np.int64), context)
+    _wait(runner.prefill(0, np.zeros(chunk, np.int64), context))
+
+
+def _wait(logits: torch.Tensor | None) -> None:
+    """Wait for a GPU as serving does, which samples there and copies token ids."""
     if logits is not None and logits.device.type != "cpu":
         logits.argmax(-1).cpu()
 
