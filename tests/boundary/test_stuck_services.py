@@ -81,7 +81,7 @@ def test_a_failed_service_that_does_not_close_is_replaced(monkeypatch: pytest.Mo
     kept = ServiceKeeper(context, start, lambda error: None)
     services[0].context.failed(ValueError("broken"))
     assert until(lambda: len(services) == 2)
-    assert services[0].closed.is_set()
+    assert services[0].closed.wait(20)
     # The end of the model does not wait for it either.
     ending = threading.Thread(target=kept.close, args=(0.1,), daemon=True)
     ending.start()
