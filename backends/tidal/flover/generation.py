@@ -128,7 +128,7 @@ class Generation(Schedulable):
         if ended is None and len(self.tokens) + 1 >= self.max_tokens:
             ended = "length"
         if len(self.tokens) + 1 < self.min_tokens:
-            visible, stopped = piece, False
+            visible, stopped = self.stops.pass_over(piece), False
         else:
             visible, stopped = self.stops.push(piece)
         if ended is not None and not stopped:

@@ -61,7 +61,7 @@ class RequestParser:
         response = FloverResponse(request, len(prompts), streaming, samples=samples, kept=kept, token_texts=texts)
         if request.record is not None:
             request.record.tokens = sum(len(prompt.ids) for prompt in prompts)
-        _check_lengths(options)
+        _check_lengths(options, self.default_max_tokens)
         return [
             self._generation(response, number, prompts[number // samples], beams)
             for number in range(len(prompts) * samples)
@@ -127,10 +127,13 @@ class RequestParser:
         return constraint
 
 
-def _check_lengths(options: RequestOptions) -> None:
-    least, most = options.min_tokens, options.max_tokens
-    if least is not None and most is not None and least > most:
-        raise InvalidArgument(f"request option 'min_tokens' is {least}; must be at most max_tokens, {most}")
+def _check_lengths(options: RequestOptions, default: int) -> None:
+    most = default if options.max_tokens is None else options.max_tokens
+    if options.min_tokens is not None and options.min_tokens > most:
+        by_default = " by default" if options.max_tokens is None else ""
+        raise InvalidArgument(
+            f"request option 'min_tokens' is {options.min_tokens}; must be at most max_tokens, {most}{by_default}"
+        )
 
 
 def _flag(request: StreamedRequest, name: str) -> bool:

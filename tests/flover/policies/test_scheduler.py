@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import pytest
@@ -15,10 +16,13 @@ from tidal.profiles import LatencyProfile
 
 
 class Linear:
-    """A step takes 10 ms plus 1 ms per sequence; a prompt token 0.5 ms plus 1 µs per token before it."""
+    """A step takes 10 ms plus 1 ms per sequence and 1 µs per token of each.
 
-    def decode_seconds(self, running: int) -> float:
-        return 0.010 + 0.001 * running
+    A prompt token takes 0.5 ms plus 1 µs per token before it.
+    """
+
+    def decode_seconds(self, running: int, tokens: int) -> float:
+        return 0.010 + 0.001 * running + 1e-6 * running * tokens
 
     def prefill_seconds(self, start: int, end: int) -> float:
         return (end - start) * 0.0005 + (end * end - start * start) * 5e-7
@@ -27,6 +31,12 @@ class Linear:
 
 
 COSTS = Linear()
+
+
+def step_seconds(running: Collection[Schedulable]) -> float:
+    """Duration of a step, from the tokens of the prompts."""
+    slots = sum(each.slots for each in running)
+    return COSTS.decode_seconds(slots, sum(each.slots * each.prompt_tokens for each in running) // slots)
 
 
 @dataclass
@@ -61,13 +71,10 @@ class SimulatedService:
             prefill_s += COSTS.prefill_seconds(chunk.start, chunk.end)
         assert len({chunk.item for chunk in chunks}) == len(chunks)
         if running and len(chunks) != 1:
-            assert prefill_s <= share * COSTS.decode_seconds(sum(each.slots for each in running)) + 1e-9
+            assert prefill_s <= share * step_seconds(running) + 1e-9
         elif running:
             chunk = chunks[0]
-            assert (
-                prefill_s <= share * COSTS.decode_seconds(sum(each.slots for each in running)) + 1e-9
-                or chunk.end - chunk.start <= 16
-            )
+            assert prefill_s <= share * step_seconds(running) + 1e-9 or chunk.end - chunk.start <= 16
         if any(prefilled < each.prompt_tokens for each, prefilled in self.held.items() if each not in running):
             assert chunks  # every iteration prefills
         for chunk in chunks:
@@ -79,7 +86,7 @@ class SimulatedService:
             self.steps[each] -= 1
             if self.steps[each] < 0:
                 self.end(each)
-        return prefill_s + (COSTS.decode_seconds(sum(each.slots for each in running)) if running else 0.0)
+        return prefill_s + (step_seconds(running) if running else 0.0)
 
     def end(self, generation: Schedulable) -> None:
         self.scheduler.remove(generation)
@@ -216,8 +223,10 @@ def test_costs_from_a_profile() -> None:
     # Chunks of 1 and 65 tokens, behind 0, 100 and 200 tokens.
     chunk = profile(lengths=(1, 101, 201), batches=(1, 65), median_ms=((2, 18), (4, 34), (4,)))
     costs = ProfiledCosts(step, chunk)
-    assert costs.decode_seconds(1) == pytest.approx(0.001)
-    assert costs.decode_seconds(4) == costs.decode_seconds(5) == pytest.approx(0.002)
+    assert costs.decode_seconds(1, 64) == costs.decode_seconds(1, 1) == pytest.approx(0.001)
+    assert costs.decode_seconds(4, 64) == costs.decode_seconds(5, 64) == pytest.approx(0.002)
+    assert costs.decode_seconds(1, 96) == pytest.approx(0.002)
+    assert costs.decode_seconds(4, 128) == costs.decode_seconds(4, 999) == pytest.approx(0.006)
     assert costs.prefill_seconds(0, 1) == pytest.approx(0.002)
     assert costs.prefill_seconds(0, 33) == pytest.approx(0.010)
     assert costs.prefill_seconds(50, 51) == costs.chunk_seconds(50, 51) == pytest.approx(0.003)

@@ -179,7 +179,7 @@ class ScriptedMixedRunner(ScriptedRunner):
 class CheapCosts:
     """Costs of passes that take almost no time."""
 
-    def decode_seconds(self, running: int) -> float:
+    def decode_seconds(self, running: int, tokens: int) -> float:
         return 0.001
 
     def prefill_seconds(self, start: int, end: int) -> float:

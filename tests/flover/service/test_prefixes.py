@@ -198,6 +198,26 @@ def test_a_failed_copy_fails_its_own_request(tmp_path: Path) -> None:
         assert generate(service, [5], max_tokens=3)[0] == greedy([5], 3)
 
 
+def test_what_slots_held_before_a_failed_move_is_not_reused(tmp_path: Path) -> None:
+    gate, decoder = Gate("decode"), ScriptedRunner(4)
+    with running(tmp_path, decoder) as service:
+        generate(service, SHARED, max_tokens=2)
+        decoder.before = gate
+        asked = [FakePrompt([number], max_tokens=length) for number, length in ((1, 40), (2, 2), (3, 40))]
+        service.ask(*asked)
+
+        def fail(_moves: object, _tokens: object) -> int:
+            decoder.memory[:] = -1  # it has moved some tokens
+            raise RuntimeError("no memory")
+
+        move, decoder.move_slots = decoder.move_slots, fail  # type: ignore[method-assign]
+        gate.open()
+        with pytest.raises(Internal, match="no memory"):
+            asked[-1].wait()
+        decoder.move_slots = move  # type: ignore[method-assign]
+        assert generate(service, SHARED, max_tokens=2) == (greedy(SHARED, 2), 0)
+
+
 def test_reuse_can_be_switched_off(tmp_path: Path) -> None:
     decoder = ScriptedRunner(2)
     with running(tmp_path, decoder, reuse_prefixes=False) as service:

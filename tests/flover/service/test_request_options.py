@@ -156,6 +156,29 @@ class TestEnds:
             assert late.text().startswith(text[: text.index(stop) + 1])
 
     @pytest.mark.parametrize("stream", [False, True])
+    def test_a_stop_text_that_begins_before_the_least_number_of_tokens(self, tmp_path: Path, stream: bool) -> None:
+        with running(tmp_path) as service:
+            whole = FakePrompt("abc", max_tokens=40, ignore_eos=True, logprobs=True)
+            service.ask(whole)
+            text = whole.text()
+            # Two successive tokens that are each a character.
+            pieces = [bytes(each).decode() for each in whole.wait()["token_texts"]]
+            at = next(n for n in range(4, 38) if all(len(each) == 1 and each.isascii() for each in pieces[n : n + 2]))
+            stop = "".join(pieces[at : at + 2])
+            found = FakePrompt("abc", max_tokens=40, ignore_eos=True, stop=stop, min_tokens=at + 2, stream=stream)
+            service.ask(found)
+            assert (len(found.tokens()), found.finish()) == (at + 2, "stop")
+            assert stop not in found.text()
+            assert text.startswith(found.text() + stop)
+
+    def test_more_tokens_than_the_default_are_refused(self, tmp_path: Path) -> None:
+        with running(tmp_path) as service:
+            request = FakePrompt("abc", min_tokens=20)
+            service.ask(request)
+            with pytest.raises(InvalidArgument, match="'min_tokens' is 20; must be at most max_tokens, 8 by default"):
+                request.wait()
+
+    @pytest.mark.parametrize("stream", [False, True])
     def test_the_prompt_is_echoed(self, tmp_path: Path, stream: bool) -> None:
         with running(tmp_path) as service:
             plain, echoed = (FakePrompt("ab ü", max_tokens=8, echo=echo, stream=stream) for echo in (False, True))

@@ -217,6 +217,7 @@ class Engine:
                     self._metrics.shuffled(len(moves), runner.move_slots(moves, held))
         except Exception as error:
             self._fail([generation for generation in self._scheduler if generation.admitted], error)
+            self._slots.forget(range(self._runner.slots))
             return False
         return True
 

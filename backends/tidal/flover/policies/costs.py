@@ -19,8 +19,8 @@ _SMALL_CHUNK = 16
 class PassCosts(Protocol):
     """Durations of passes in seconds on the serving device; they never decrease with their arguments."""
 
-    def decode_seconds(self, running: int) -> float:
-        """Duration of a decode step of `running` sequences, at least 1."""
+    def decode_seconds(self, running: int, tokens: int) -> float:
+        """Duration of a decode step of `running` sequences, at least 1, that hold `tokens` each, at least 1."""
 
     def prefill_seconds(self, start: int, end: int) -> float:
         """Duration of prefilling the tokens `start` up to `end` of a prompt in a pass of their own."""
@@ -32,8 +32,8 @@ class PassCosts(Protocol):
 class ProfiledCosts:
     """Costs measured by the build.
 
-    A decode step is assumed to attend to half of a slot's tokens. A chunk costs what was measured for its tokens behind
-    as many tokens as the prompt has before it; a larger one than was measured costs as much as its parts.
+    A chunk costs what was measured for its tokens behind as many tokens as the prompt has before it; a larger one than
+    was measured costs as much as its parts.
 
     Args:
         decode: Durations of decode steps by attended tokens (as lengths) and sequences (as batches).
@@ -43,8 +43,8 @@ class ProfiledCosts:
     """
 
     def __init__(self, decode: LatencyProfile, chunk: LatencyProfile, *, mixed: bool = False) -> None:
-        typical = max(1, decode.max_length // 2)
-        self._decode = [decode.latency_ms(typical, 1 + count) / 1e3 for count in range(decode.max_batch)]
+        steps = np.maximum.accumulate(np.maximum.accumulate(decode.table_ms[1:, 1:] / 1e3, axis=0), axis=1)
+        self._decode, self._longest, self._most = steps, decode.max_length, decode.max_batch
         self._tokens = (0, *chunk.batches)
         self._starts = max(decode.max_length, chunk.max_length)
         # Seconds by measured number of tokens and by start: never falling with either.
@@ -57,9 +57,9 @@ class ProfiledCosts:
         self._seconds: list[list[float]] = [each.tolist() for each in table]
         self._shared = self._seconds[1][0] if mixed else 0.0
 
-    def decode_seconds(self, running: int) -> float:
+    def decode_seconds(self, running: int, tokens: int) -> float:
         """See `PassCosts`."""
-        return self._decode[min(running, len(self._decode)) - 1]
+        return float(self._decode[min(tokens, self._longest) - 1, min(running, self._most) - 1])
 
     def prefill_seconds(self, start: int, end: int) -> float:
         """See `PassCosts`."""

@@ -158,7 +158,10 @@ class FloverScheduler(Generic[Item]):
                 if not budget:
                     break
             return chunks
-        seconds = self._prefill_share * self._costs.decode_seconds(_slots(self._running))
+        running = _slots(self._running)
+        # What they have generated since makes a step longer: without it the bound is kept.
+        held = sum(item.slots * item.prompt_tokens for item in self._running) // running
+        seconds = self._prefill_share * self._costs.decode_seconds(running, held)
         for item, held in self._prefilled.items():
             start = max(held, self.prefixes.reusable(item))
             end = self._end_within(item, start, seconds)

@@ -14,27 +14,42 @@ class StopMatcher:
         stops: Stop strings of at least one character each.
     """
 
-    __slots__ = ("_held", "_stops")
+    __slots__ = ("_held", "_over", "_stops")
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
+        self._over = 0  # characters held back in which no stop string ends the text
+
+    def pass_over(self, piece: str) -> str:
+        """Return the text to pass on: a stop string that ends in this piece does not end the text, a later one does."""
+        text = self._held + piece
+        passed = self._hold(text)
+        self._over = len(self._held)
+        return passed
 
     def push(self, piece: str) -> tuple[str, bool]:
         """Return the text to pass on, and whether a stop string follows it; do not push after a stop string."""
         text = self._held + piece
-        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
+        first = self._over + 1
+        starts = [start for stop in self._stops if (start := text.find(stop, max(0, first - len(stop)))) >= 0]
         if starts:
             self._held = ""
             return text[: min(starts)], True
-        held = max((_overlap(text, stop) for stop in self._stops), default=0)
-        self._held = text[len(text) - held :]
-        return text[: len(text) - held], False
+        passed = self._hold(text)
+        self._over = max(0, self._over - len(passed))
+        return passed, False
 
     def finish(self) -> str:
         """Return the text held back, once no piece follows."""
         held, self._held = self._held, ""
         return held
+
+    def _hold(self, text: str) -> str:
+        """Hold back the end of a text that may be the beginning of a stop string, and return what is before it."""
+        held = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
 
 
 def _overlap(text: str, stop: str) -> int:
