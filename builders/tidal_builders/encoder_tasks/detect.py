@@ -26,7 +26,8 @@ def choose_task(folder: Path, wanted: str, kind: str) -> str:
         found = recognise(folder)
         if found.task not in BUILD_TASKS[wanted].sources:
             raise InvalidArgument(
-                f"field 'task': {folder} cannot be built for {wanted}: it is {found.sentence()}; remove the field, or name the folder of another model"
+                f"field 'task': {folder} cannot be built for {wanted}: it is {found.sentence()}; remove the field, or "
+                "name the folder of another model"
             )
         return wanted
     accepted = frozenset(source for task in BUILD_TASKS.values() for source in task.sources)
