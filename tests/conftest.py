@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Settings, scheduling and fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from hypothesis import HealthCheck, settings
 from tidal.engine_model.claims import CLAIMS_VARIABLE
 from tidal_client.load import loop
 
-# Before torch is imported: its threads wait for each other at every layer, which in models as tiny as those of the
-# tests takes far longer than the work itself.
+# Set before torch is imported: its threads synchronise at every layer, which takes longer than the work of tiny models.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Or OpenVINO's converter would report each use to its makers, every time from a fork of the whole process.
+# Otherwise OpenVINO's converter sends telemetry at each use, from a fork of the whole process.
 os.environ.setdefault("CI", "true")
 
-# Collecting the tests makes millions of objects that stay: without looking through them again and again it takes two
-# thirds of the time.
+# Test collection creates millions of permanent objects; without garbage collection it takes two thirds of the time.
 gc.disable()
 
 # The time of an example depends on the other load of the machine.
@@ -31,13 +29,13 @@ settings.load_profile("tidal")
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from here on, but never look at what the tests were collected with."""
+    """Enable garbage collection, without the objects that test collection created."""
     gc.collect()
     gc.freeze()
     gc.enable()
 
 
-# Files that spend minutes on building what their servers load, so they run beside other files' servers, and early.
+# Files that build models for minutes before they start servers: they run early, beside other files' servers.
 _MOSTLY_BUILDING = ("tests/docs/", "tests/packaging/")
 
 
@@ -45,8 +43,8 @@ _MOSTLY_BUILDING = ("tests/docs/", "tests/packaging/")
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Distribute whole files: the first worker prefers those that start servers, the others those that do not.
 
-    Servers compete for the cores with each other more than with the other tests, so two of them run at once only when
-    one of the two kinds of files is finished. Files of one folder share fixtures: a worker gets them one after another.
+    Servers compete for the cores more than other tests, so two of them run at once only when one of the two kinds of
+    files is finished. Files of one folder share fixtures, so a worker runs them one after another.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -61,7 +59,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
         def _assign_work_unit(self, node: Any) -> None:
             servers = node is self.nodes[0]
-            # The other workers begin at the far end, away from the folders of the first.
+            # The other workers start at the end of the list, with other folders than the first.
             files = sorted(self.workqueue, reverse=not servers)
             files.sort(key=lambda file: (starts_servers(file) != servers, not file.startswith(_MOSTLY_BUILDING)))
             self.workqueue.move_to_end(files[0], last=False)
@@ -81,7 +79,7 @@ def _no_collection() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_claims(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Cores and GPUs that the tests' servers claim are theirs alone, whatever else serves on this machine."""
+    """Keep the claims of cores and GPUs of the tests' servers apart from those of other servers on the machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CLAIMS_VARIABLE, str(tmp_path_factory.mktemp("claims")))
         yield

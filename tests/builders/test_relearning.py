@@ -80,8 +80,8 @@ def test_a_longer_or_shorter_longest_input_keeps_all_queries() -> None:
 @pytest.mark.parametrize(
     ("page", "message"),
     [
-        ("", "--relearn m: the server has no figures of a text classifier of this name"),
-        (page_of([5] * 99, [128]), "--relearn m: the server has received 99 queries .* at least 100 are needed"),
+        ("", "--relearn m: the server has no metrics of an arlo model of this name"),
+        (page_of([5] * 99, [128]), "--relearn m: the server has received 99 queries .* expected at least 100"),
     ],
 )
 def test_too_little_is_refused(page: str, message: str) -> None:

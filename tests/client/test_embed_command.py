@@ -200,9 +200,14 @@ def test_a_failed_request_leaves_what_was_written(server: ProbeServer, tmp_path:
     [
         ("a.txt", b"good\nbad \xff\n", None, "line 2: not valid UTF-8 at byte 4"),
         ("a.txt", b"good\n\n  \nmore\n", None, "line 2 and 1 more: the text is empty; remove it"),
-        ("a.txt", b"", None, "the file has no text"),
-        ("a.txt", b"good", "text", "a.txt has lines of text; a field needs .jsonl, .csv, .tsv or .parquet"),
-        ("a.jsonl", b'{"text": "a"}\n{"text"', None, "line 2: not JSON"),
+        ("a.txt", b"", None, "the file is empty; expected one text per line or row"),
+        (
+            "a.txt",
+            b"good",
+            "text",
+            "a.txt is read as lines of text; a field requires a file that ends in .jsonl, .csv, .tsv or .parquet",
+        ),
+        ("a.jsonl", b'{"text": "a"}\n{"text"', None, "line 2: not valid JSON"),
         ("a.jsonl", b'{"title": "a", "id": 3}', None, "line 1: no field 'text'; its fields are title, id"),
         ("a.jsonl", b"[1]", None, "line 1: no field 'text'"),
         ("a.jsonl", b'{"id": 3}', "id", "line 1: 'id' is int; expected a text"),

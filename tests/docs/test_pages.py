@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from pathlib import Path
@@ -32,6 +33,21 @@ def test_the_readme_fits_and_begins_with_what_tidal_is() -> None:
     lines = README.read_text().splitlines()
     assert len(lines) < 250
     assert lines[2].startswith("Tidal serves transformer models")
+
+
+def test_prose_of_the_readme_is_wrapped() -> None:
+    prose = re.sub(r"^```.*?^```", "", README.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in prose.splitlines() if len(line) > 140 and not line.lstrip().startswith(("|", "<"))] == []
+
+
+def test_the_readme_counts_the_promises_that_the_committed_run_has() -> None:
+    lines = (ROOT / "benchmarks/results/reliability.md").read_text().splitlines()
+    begin = lines.index(next(line for line in lines if line.startswith("| ---"))) + 1
+    rows = list(itertools.takewhile(lambda line: line.startswith("|"), lines[begin:]))
+    held = sum("| yes |" in row for row in rows)
+    text = " ".join(README.read_text().split())
+    assert f"Of the {len(rows)} promises of" in text
+    assert f"{held} held:" in text
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "docs/reference/cli.md"], ids=lambda page: page.name)

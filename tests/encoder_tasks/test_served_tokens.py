@@ -204,7 +204,7 @@ class TestEntities:
     def test_token_ids_have_logits_and_no_entities(self, client: Client) -> None:
         ids = {"input_ids": np.array([[2, 20, 30, 3]], np.int64)}
         assert client.infer("ner", ids, outputs=["logits"])["logits"].shape == (1, 4, len(LABELS))
-        with pytest.raises(InvalidArgument, match="entities are places in a text, and text_input was not sent"):
+        with pytest.raises(InvalidArgument, match="text_input was not sent, and entities are positions in it"):
             client.infer("ner", ids)
 
 

@@ -58,7 +58,7 @@ class QuestionHead:
             if name not in request.inputs:
                 raise InvalidArgument(
                     f"{name} was not sent; expected text_input, the question, and text_pair, the context: an answer is "
-                    f"a place in a text; send {meaning} as {name}"
+                    f"a part of a text; send {meaning} as {name}"
                 )
         check_top_k(request, 1)
         return request.inputs

@@ -48,7 +48,7 @@ class TokenHead:
         refuse_pairs(request, "entities are those of one text")
         if "text_input" not in request.inputs and any(map(request.wants, ("entities", *_ARRAYS))):
             raise InvalidArgument(
-                "entities are places in a text, and text_input was not sent; send text_input, or request the output "
+                "text_input was not sent, and entities are positions in it; send text_input, or request the output "
                 "'logits' alone"
             )
         return request.inputs

@@ -48,14 +48,17 @@ class LearnedLengths(BaseModel):
                     bound = float(sample.labels["le"])
                     below[bound] = below.get(bound, 0.0) + sample.value
         if not below:
-            raise InvalidArgument(f"--relearn {model}: the server has no figures of a text classifier of this name")
+            raise InvalidArgument(
+                f"--relearn {model}: the server has no metrics of an arlo model of this name; expected the name of a "
+                "loaded arlo model, see `tidal models list`"
+            )
         bounds = sorted(below)
         upto = [0.0, *(below[bound] for bound in bounds)]
         counts = [max(0.0, more - less) for less, more in itertools.pairwise(upto)]
         if sum(counts) < MIN_QUERIES:
             raise InvalidArgument(
-                f"--relearn {model}: the server has received {sum(counts):.0f} queries since it loaded the model; at "
-                f"least {MIN_QUERIES} are needed"
+                f"--relearn {model}: the server has received {sum(counts):.0f} queries since it loaded the model; "
+                f"expected at least {MIN_QUERIES}: try again later"
             )
         finite = [int(bound) for bound in bounds if math.isfinite(bound)]
         above = sum(counts[len(finite) :])

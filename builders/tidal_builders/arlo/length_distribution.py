@@ -131,7 +131,7 @@ def lengths_of_texts(file: Path, field: str, tokenizer: Path, *, pairs: bool) ->
 
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not lines:
-        raise InvalidArgument(f"field '{field}': {file} contains no text")
+        raise InvalidArgument(f"field '{field}': {file} contains no text; expected one text per line")
     encode = Tokenizer.from_file(str(tokenizer)).encode_batch_fast
     queries = list(zip(lines, [*lines[1:], lines[0]], strict=True)) if pairs else lines
     return [len(each.ids) for each in encode(queries)]

@@ -25,7 +25,10 @@ def choose_task(folder: Path, wanted: str, kind: str) -> str:
     if wanted != "auto":
         found = recognise(folder)
         if found.task not in BUILD_TASKS[wanted].sources:
-            raise InvalidArgument(f"field 'task': {folder} cannot be built for {wanted}: it is {found.sentence()}")
+            raise InvalidArgument(
+                f"field 'task': {folder} cannot be built for {wanted}: it is {found.sentence()}; remove the field, or "
+                "name the folder of another model"
+            )
         return wanted
     accepted = frozenset(source for task in BUILD_TASKS.values() for source in task.sources)
     found = require(folder, accepted, kind)

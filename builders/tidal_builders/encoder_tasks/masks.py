@@ -34,8 +34,8 @@ def prepare_masks(folder: Path, model: Any, options: PrepareOptions) -> Prepared
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True)
     if tokenizer.mask_token_id is None:
         raise InvalidArgument(
-            f"field 'model': the tokenizer of {folder} has no token for masked words; fill-mask needs one (mask_token "
-            "in tokenizer_config.json)"
+            f"field 'model': the tokenizer of {folder} has no mask token; fill-mask requires one: set mask_token in "
+            "its tokenizer_config.json"
         )
     mask_id = int(tokenizer.mask_token_id)
 

@@ -21,7 +21,7 @@ def prepare_reranker(folder: Path, model: Any, options: PrepareOptions) -> Prepa
     """
     outputs = int(model.config.num_labels)
     if outputs != 1:
-        raise InvalidArgument(f"field 'task': a reranker has 1 output, got {outputs} ({folder})")
+        raise InvalidArgument(f"field 'task': {folder} has {outputs} outputs; a reranker has 1")
     named = activation_of(folder) or "Sigmoid"
     activation = named.rpartition(".")[2]
     if activation not in _ACTIVATIONS:

@@ -70,7 +70,10 @@ def open_texts(path: Path, field: str | None = None) -> TextFile:
     if suffix == ".parquet":
         return TextFile(path, lambda: _parquet_rows(path, column), "row")
     if field is not None:
-        raise InvalidArgument(f"field: {path.name} has lines of text; a field needs .jsonl, .csv, .tsv or .parquet")
+        raise InvalidArgument(
+            f"field: {path.name} is read as lines of text; a field requires a file that ends in .jsonl, .csv, .tsv or "
+            ".parquet"
+        )
     return TextFile(path, lambda: _lines(path), "line")
 
 
@@ -99,7 +102,7 @@ def scan(texts: TextFile, progress: Callable[[int], None] | None = None) -> Scan
         others = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
         raise InvalidArgument(f"{texts.path}: {texts.name(empty[0])}{others}: the text is empty; remove it")
     if not count:
-        raise InvalidArgument(f"{texts.path}: the file has no text")
+        raise InvalidArgument(f"{texts.path}: the file is empty; expected one text per line or row")
     return Scan(count, digest.hexdigest())
 
 
@@ -113,7 +116,9 @@ def _decoded(path: Path, number: int, line: bytes) -> str:
     try:
         text = line.rstrip(b"\r\n").decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidArgument(f"{path}: line {number}: not valid UTF-8 at byte {error.start}") from None
+        raise InvalidArgument(
+            f"{path}: line {number}: not valid UTF-8 at byte {error.start}; save the file as UTF-8"
+        ) from None
     return text.removeprefix("\ufeff") if number == 1 else text
 
 
@@ -122,7 +127,9 @@ def _json_lines(path: Path, field: str) -> Iterator[str]:
         try:
             record: Any = json.loads(line)
         except ValueError as error:
-            raise InvalidArgument(f"{path}: line {number}: not JSON: {error}") from None
+            raise InvalidArgument(
+                f"{path}: line {number}: not valid JSON: {error}; expected one JSON object per line"
+            ) from None
         if not isinstance(record, dict) or field not in record:
             known = f"; its fields are {', '.join(map(str, record))}" if isinstance(record, dict) else ""
             raise InvalidArgument(f"{path}: line {number}: no field '{field}'{known}")

@@ -126,7 +126,7 @@ def _checked(file: Path, field: str | None, out: Path, dtype: str) -> tuple[Embe
     if out.exists():
         raise typer.BadParameter(f"{out} exists; delete it or give another name", param_hint="--out")
     if not out.parent.is_dir():
-        raise typer.BadParameter(f"the folder {out.parent} does not exist", param_hint="--out")
+        raise typer.BadParameter(f"the folder {out.parent} does not exist: create it first", param_hint="--out")
     for path, hint in ((file, "FILE"), (out, "--out")):
         if path.suffix.lower() == ".parquet":
             try:

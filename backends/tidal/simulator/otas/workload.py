@@ -68,11 +68,11 @@ def fluctuating(
         low: Lower bound of the rates in queries per second.
         high: Upper bound of the rates in queries per second.
         mean: Mean of the rates in queries per second, between the bounds.
-        held_s: mean seconds of one rate.
-        seed: equal seeds give equal rates.
+        held_s: Mean duration of one rate in seconds, at least 1.
+        seed: Seed of the random numbers; equal seeds give equal rates.
 
     Raises:
-        InvalidArgument: the mean does not lie between the bounds, or `held_s` is below 1.
+        InvalidArgument: The mean does not lie between the bounds, or `held_s` is below 1.
     """
     if not 0 <= low < mean < high < math.inf:
         raise InvalidArgument(f"mean must lie between low and high, got {low:g}, {mean:g}, {high:g}")
