@@ -241,7 +241,7 @@ class GenerationSlots:
         return held.common(owner.generation.prompt_ids, owner.generation.task)
 
     def _source(self, item: Generation) -> tuple[int, int]:
-        """The slot with the longest prefix of a prompt, and its number of tokens; 0 if there is none worth a copy."""
+        """The slot with the longest prefix of a prompt, and its number of tokens; 0 if a copy would not pay."""
         found = 0, 0
         if not self._reuse or item.prompt_tokens - 1 - item.prefilled < LEAST_REUSED:
             return found
