@@ -81,7 +81,9 @@ def entities(truth: Truth, head: Head, tokenizer: Any, text: str, aggregation: s
     ]
 
 
-def answer_or_none(values: FloatArray, encoded: Any, context: str, longest: int = 15) -> tuple[int, int] | None:
+def answer_or_none(
+    values: FloatArray, encoded: Any, context: str, longest: int = 15, *, impossible: bool = True
+) -> tuple[int, int] | None:
     """The likeliest text's characters as of `best_span`, or None if that there is no answer is likelier.
 
     By every span in turn: the first token, which stands for no answer, takes part in the probabilities, and spans of
@@ -102,7 +104,7 @@ def answer_or_none(values: FloatArray, encoded: Any, context: str, longest: int 
                 places[text] = max(places.get(text, (0.0, 0, 0)), (chance, begin.start, end.end))
     best = max(texts, key=texts.__getitem__, default=None)
     none = chances[0, 0] * chances[0, 1]
-    return None if best is None or none >= texts[best] else places[best][1:]
+    return None if best is None or (impossible and none >= texts[best]) else places[best][1:]
 
 
 def best_span(values: FloatArray, encoded: Any, longest: int = 15) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from typer.testing import CliRunner, Result
 from testing.models import make_tiny_classifier
 from testing.pets import Base
 from testing.servers import RunningServer
-from testing.task_heads import best_span
+from testing.task_heads import answer_or_none, best_span
 from tests.pets.served.conftest import Served
 from tidal.commands import tasks as command
 from tidal.pets.base import load_base_layers
@@ -199,30 +199,35 @@ def test_answers_equal_those_of_peft(server: RunningServer, base: Base, tmp_path
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_spans_equal_those_of_peft(server: RunningServer, base: Base, tmp_path: Path, protocol: str) -> None:
+def test_spans_equal_those_of_the_merged_lora(server: RunningServer, base: Base, tmp_path: Path, protocol: str) -> None:
+    """peft's own class for answers drops token types, so the comparison with it refuses bases that have them."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(8)
-        model = AutoModelForQuestionAnswering.from_pretrained(base.source)
+        model = AutoModelForQuestionAnswering.from_pretrained(base.source, num_labels=2)
         lora = get_peft_model(model, LoraConfig(task_type="QUESTION_ANS", r=4, target_modules=["query", "value"]))
         for weight in lora.parameters():
             if weight.requires_grad:
                 weight.copy_(torch.randn_like(weight) * 0.2)
     lora.eval().save_pretrained(tmp_path)
     name = f"peft-spans-{protocol}"
-    added = add(server.repository, "base", tmp_path, name, "--json", "--base-model", base.source)
+    options = ("--json", "--base-model", base.source)
+    refused = add(server.repository, "base", tmp_path, name, *options)
+    assert (refused.exit_code, "answers differently from peft's model" in refused.stderr) == (1, True)
+    added = add(server.repository, "base", tmp_path, name, *options, "--force")
     assert added.exit_code == 0, added.output
     record = json.loads(added.stdout)
     assert (record["kind"], record["head"]) == ("lora", "question-answering")
-    assert record["provenance"]["answers"]["agreement"] > 0.9999
+    merged = lora.merge_and_unload()
     with Client(f"{protocol}://{getattr(server, protocol)}") as client:
         for question, context in itertools.pairwise(TEXTS):
             encoded = base.tokenizer(question, context, return_tensors="pt")
             with torch.inference_mode():
-                outputs = lora(**encoded)
+                outputs = merged(**encoded)
             values = torch.stack([outputs.start_logits[0], outputs.end_logits[0]], dim=1).numpy()
-            start, end = best_span(values, encoded)
+            place = answer_or_none(values, encoded, context, impossible=False)
+            assert place is not None
             answer = client.answer("base", question, context, task=name)
-            assert (answer.start, answer.end, answer.answer) == (start, end, context[start:end])
+            assert (answer.start, answer.end, answer.text) == (*place, context[slice(*place)])
 
 
 @pytest.fixture
