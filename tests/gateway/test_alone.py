@@ -112,3 +112,17 @@ def test_every_route_refuses_what_a_key_may_not_use(restricted: Restricted, rout
         assert response.status_code == 403, (way, response.text)
         assert "may not use" in response.text
         assert json.loads(response.content)
+
+
+def test_a_client_that_waits_for_its_answers_has_one_request_at_a_time(tmp_path: Path) -> None:
+    """Over connections to both workers: one that is counted beyond its last byte has refused 4 of 3,000."""
+    key, _ = add_key(tmp_path / "keys.json", "x", max_concurrency=1)
+    options = ("--workers", "2", "--keys", str(tmp_path / "keys.json"))
+    with running_gateway(tmp_path, *NO_SERVER, *options) as gateway:
+        assert until(lambda: answers(gateway)), (tmp_path / "stderr").read_text()
+        headers = {"Authorization": f"Bearer {key}"}
+        clients = [httpx.Client(base_url=gateway.url, headers=headers, timeout=30) for _ in range(8)]
+        codes = {clients[number % 8].get("/v1/models").status_code for number in range(3000)}
+        for each in clients:
+            each.close()
+    assert codes == {200}
