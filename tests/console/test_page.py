@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
 import json
@@ -170,25 +171,38 @@ def run(language: str, code: str, folder: Path) -> str:
     return "".join(each.get("text") or each.get("delta", {}).get("content", "") for each in choices)
 
 
-def test_charts_move_under_load(page: Page, gateway: RunningGateway) -> None:
+#: Charts that a load moves, by model.
+MOVING = {
+    "intents": ("throughput", "latency", "batch", "runtimes", "lengths"),
+    "intents_cascade": ("throughput", "latency", "batch", "levels", "confidence"),
+    "encoder": ("throughput", "latency", "batch", "tasks", "distinct"),
+    "digits": ("throughput", "latency", "batch", "gamma", "utility"),
+    "writer": ("throughput", "tokens", "batch", "first"),
+}
+
+
+def test_charts_move_under_load(page: Page, gateway: RunningGateway, tmp_path: Path) -> None:
     open_model(page, gateway, "intents")
     first = page.locator("figure[data-chart=throughput] path")
     page.wait_for_function("document.querySelectorAll('#models tbody tr').length > 3")
     ended = threading.Event()
+    pixels = base64.b64encode(image(tmp_path).read_bytes()).decode()
+    inputs: dict[str, Any] = {
+        "intents": TEXT, "intents_cascade": TEXT, "encoder/city": TEXT, "digits/digit": {"image": pixels},
+    }  # fmt: skip
 
     def load() -> None:
         with httpx.Client(base_url=gateway.url, timeout=30) as client:
             while not ended.is_set():
-                client.post("/v1/classify", json={"model": "intents", "input": TEXT}).raise_for_status()
+                for model, given in inputs.items():
+                    found = client.post("/v1/classify", json={"model": model, "input": given})
+                    assert found.status_code == 200, (model, found.text)
                 client.post("/v1/completions", json={"model": "writer", "prompt": "once", "max_tokens": 8})
 
     thread = threading.Thread(target=load)
     thread.start()
     try:
-        for model, charts in {
-            "intents": ("throughput", "latency", "batch", "runtimes", "lengths"),
-            "writer": ("throughput", "tokens", "batch", "first"),
-        }.items():
+        for model, charts in MOVING.items():
             page.get_by_role("button", name=model, exact=True).click()
             for chart in charts:
                 wait = "chart => parseFloat(document.querySelector(`figure[data-chart=${chart}] b`)?.textContent) > 0"

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import sys
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -188,7 +189,7 @@ def test_an_api_route(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = ModelFacts("m", ("1",), {}, {"input_tokens": ("INT32", (-1, 1))}, max_rows=64)
 
     class WordCounter:
-        async def model(self, name: str) -> ModelFacts:
+        async def model(self, name: str, allows: Callable[[str], bool]) -> ModelFacts:
             return facts
 
         async def infer(self, outgoing: Any) -> Any:
