@@ -58,7 +58,9 @@ def writing(target: str, capacity: int = 100) -> Iterator[LogHarness]:
 
 
 def ids(path: Path) -> list[str]:
-    return [json.loads(each)["id"] for each in path.read_text().splitlines()] if path.exists() else []
+    """Identifiers of the complete lines: the last one may be in the middle of its writing."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(each)["id"] for each in lines if each.endswith("\n")]
 
 
 def test_a_line_has_all_known_fields() -> None:

@@ -205,7 +205,8 @@ def test_charts_move_under_load(page: Page, gateway: RunningGateway, tmp_path: P
         for model, charts in MOVING.items():
             page.get_by_role("button", name=model, exact=True).click()
             for chart in charts:
-                wait = "chart => parseFloat(document.querySelector(`figure[data-chart=${chart}] b`)?.textContent) > 0"
+                shown = "[...document.querySelectorAll(`figure[data-chart=${chart}] b`)]"
+                wait = f"chart => {shown}.some(each => parseFloat(each.textContent) > 0)"
                 page.wait_for_function(wait, arg=chart)
         assert until(lambda: re.search(r"L[\d.]+ [\d.]+", first.first.get_attribute("d") or ""))
         row = page.get_by_role("row").filter(has=page.get_by_role("button", name="intents", exact=True))

@@ -54,7 +54,7 @@ class TestFirstRetry:
 
     @runs
     async def test_is_made_at_once_where_triton_reports_the_death_to_another_request(self) -> None:
-        """No supervisor reports it, and Triton never answers what waits in a dead process."""
+        """No supervisor reports it, and Triton never answers requests that a dead process had."""
         async with Scene(2, retry_ratio=0.0) as scene:
             never, answer = asyncio.Event(), asyncio.Event()
             scene.servicers[0].script = [never, never, DIED]
