@@ -106,7 +106,7 @@ class DrainRate:
     _pressed: float = -math.inf
 
     def pressed(self, now: float) -> None:
-        """Record that the queue is long at time `now`, in seconds; the first time after a while starts a new measurement."""
+        """Record that the queue is long at time `now`, in seconds; the first time after a while starts a period."""
         if now - self._pressed > self.window_s:
             self._answered.clear()
             self._began = now
