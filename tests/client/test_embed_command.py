@@ -166,7 +166,9 @@ def test_a_signal_ends_a_run_that_the_same_command_continues(server: ProbeServer
     start = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     start += "runpy.run_module('tidal_client.main', run_name='__main__', alter_sys=True)"
     command = [sys.executable, "-c", start, "embed", str(file), "-m", "embedder", "-o", str(out)]
-    process = subprocess.Popen([*command, "--url", server.http], stderr=subprocess.PIPE, text=True)
+    # One request at a time: else the held one may be executed before others, which then wait for it.
+    command += ["--url", server.http, "--concurrency", "1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert until(lambda: server.rows_log.read_text().count("\n") >= 12)
     process.send_signal(signal.SIGINT)
     errors = process.communicate(timeout=30)[1]
