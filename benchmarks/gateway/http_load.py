@@ -71,13 +71,15 @@ class Connection(asyncio.Protocol):
         if self._parts is not None:
             self._parts.put_nowait(data)
             return
+        if self._waiting is None or self._waiting.done():  # the rest of a stream that nobody reads any more
+            return
         self._received += data
         head = self._received.find(b"\r\n\r\n")
         if head < 0:
             return
         lines = self._received[:head].lower().split(b"\r\n")
         length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
-        if len(self._received) >= head + 4 + length and self._waiting is not None:
+        if len(self._received) >= head + 4 + length:
             self.head = self._received[: head + 2]
             status, body = int(lines[0].split()[1]), self._received[head + 4 :]
             self._received = b""
