@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.gateway.scene import Scene, eventually, runs
+from tidal_gateway.upstream.server import UNLOADED_S
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 TENSOR = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["x"]}
@@ -97,6 +98,43 @@ class TestUnloaded:
             await eventually(lambda: scene.pool.lanes.outstanding().get("m") == 1)
             supervisor.document |= {"not_ready": {}}  # it was unloaded while it restarted
             assert (await waiting).status_code == 404
+
+    @runs
+    async def test_a_server_that_ends_again_before_all_its_models_are_back_is_waited_for(self) -> None:
+        async with Scene(1, models=("m", "n"), supervised=True) as scene:
+            server = scene.pool.servers[0]
+            scene.supervisors[0].document |= {"state": "restarting"}
+            scene.servicers[0].models.discard("m")
+            await eventually(lambda: "m" not in server.models)
+            await scene.stop_server(0)
+            await eventually(lambda: not server.up)
+            waiting = asyncio.create_task(scene.http.post("/v2/models/m/infer", json={"inputs": [TENSOR]}))
+            await eventually(lambda: waiting.done() or scene.pool.lanes.outstanding().get("m") == 1)
+            scene.servicers[0].models.add("m")
+            await scene.start_server(0)
+            response = await waiting
+            assert response.status_code == 200, response.text
+
+    @runs
+    async def test_a_supervisor_that_misses_a_report_while_models_load_is_trusted(self) -> None:
+        async with Scene(1, models=("m", "n"), supervised=True) as scene:
+            supervisor, servicer, server = scene.supervisors[0], scene.servicers[0], scene.pool.servers[0]
+            restarting = {**supervisor.document, "state": "restarting"}
+            supervisor.document = restarting
+            await eventually(lambda: server.outages.report.coming)
+            servicer.models.discard("m")
+            supervisor.document = {}  # no report
+            await eventually(lambda: "m" not in server.models)
+            checks = servicer.checks
+            # Longer than what is missing for it, without a restart, was unloaded.
+            until = time.monotonic() + UNLOADED_S + 0.5
+            await eventually(lambda: time.monotonic() > until and servicer.checks > checks + 1)
+            waiting = asyncio.create_task(scene.http.post("/v2/models/m/infer", json={"inputs": [TENSOR]}))
+            await eventually(lambda: waiting.done() or scene.pool.lanes.outstanding().get("m") == 1)
+            servicer.models.add("m")
+            supervisor.document = restarting
+            response = await waiting
+            assert response.status_code == 200, response.text
 
     @runs
     async def test_a_model_that_restarts_since_before_the_gateway_is_unavailable(self) -> None:

@@ -81,14 +81,14 @@ class Server:
         """Whether a model that cannot be used here now is likely to come back."""
         now = time.monotonic()
         if not self.up:
-            return model in self.models and (self._starts() or now - self._last_up < RESTART_S)
+            return model in self.known and (self._starts() or now - self._last_up < RESTART_S)
         found = self.outages.of(model)
         returns = found is not None and (found.listed or (found.died and now - found.since < RESTART_S))
         return model in self.models or model in self._missing or returns
 
     def had(self, model: str) -> bool:
         """Whether the server is down and had a model before."""
-        return not self.up and model in self.models
+        return not self.up and model in self.known
 
     def restarts(self, model: str) -> int:
         """Number of restarts of a model's processes, of those that are known."""
@@ -195,8 +195,9 @@ class Server:
         return now + self.outages.check_after_s(now, steady_s)
 
     def _starts(self) -> bool:
-        """Whether the supervisor reports that it starts the server: its models come one after the other."""
-        return self._report_answers and self.outages.report.coming
+        """Whether the supervisor's last report says that it starts the server: its models come one after the other."""
+        recent = self._reported is not None and time.monotonic() - self._reported <= _SILENT_S
+        return recent and self.outages.report.coming
 
     def _overdue(self) -> bool:
         now = time.monotonic()
