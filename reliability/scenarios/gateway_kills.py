@@ -82,7 +82,7 @@ def kill_servers(gateway: RunningGateway, servers: Sequence[Served], kills: int)
             pid = _server_pid(served)
             os.kill(pid, signal.SIGKILL)
             until(partial(_has_new_server, served, pid), _RESTARTED_S)
-            load.wait_for(100)
+            load.wait_for(250)
     what = f"unary requests while tritonserver is killed behind {_named(servers)}"
     return _row(what, load, kills, _slowest(load), quick=False)
 
