@@ -104,7 +104,7 @@ test: install vision ## Run lint and all tests, with real servers.
 
 .PHONY: all-tests
 all-tests: install vision ## Run the tests of `make test`, without lint.
-	@$(BIN)/python -m pytest --numprocesses 3
+	@$(BIN)/python -m pytest --numprocesses 4
 
 docs: install ## Write the reference pages from the code and build the searchable site into build/site; a broken link fails.
 	@$(BIN)/python -m buildtools.reference

@@ -41,10 +41,11 @@ _MOSTLY_BUILDING = ("tests/docs/", "tests/packaging/")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Distribute whole files: the first worker prefers those that start servers, the others those that do not.
+    """Distribute whole files: half of the workers prefer those that start servers, the others those that do not.
 
-    Servers compete for the cores more than other tests, so two of them run at once only when one of the two kinds of
-    files is finished. Files of one folder share fixtures, so a worker runs them one after another.
+    Tests with servers wait for most of their time, and the others compute. With both kinds at any time the cores are
+    neither idle nor contended for more than needed. Files of one folder share fixtures, so a worker runs them one after
+    another.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -58,7 +59,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return nodeid.partition("::")[0]
 
         def _assign_work_unit(self, node: Any) -> None:
-            servers = node is self.nodes[0]
+            servers = node in self.nodes[: len(self.nodes) // 2]
             # The other workers start at the end of the list, with other folders than the first.
             files = sorted(self.workqueue, reverse=not servers)
             files.sort(key=lambda file: (starts_servers(file) != servers, not file.startswith(_MOSTLY_BUILDING)))
