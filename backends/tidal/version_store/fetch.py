@@ -160,7 +160,7 @@ def _is_here(repository: Path, stored: StoredVersion) -> bool:
     difference = local_difference(folder, stored)
     if difference is not None:
         raise InvalidArgument(
-            f"{folder} is not the {stored.title} of the store: {difference}; move it away, or fetch into another "
+            f"{folder} differs from {stored.title} in the store: {difference}; move it away, or fetch into another "
             "repository"
         )
     return True
