@@ -130,16 +130,11 @@ def test_a_file_that_is_no_manifest(store: VersionStore, tmp_path: Path, content
     assert expected in refused(store, tmp_path / "b")
 
 
-def test_a_config_that_is_too_large_or_not_text(store: VersionStore, tmp_path: Path) -> None:
+def test_a_config_that_is_too_large(store: VersionStore, tmp_path: Path) -> None:
     changed = manifest(store)
     changed["config"]["bytes"] = 1 << 30
     replace(store, changed)
     assert "config must be config.pbtxt of at most" in refused(store, tmp_path / "b")
-    (tmp_path / "c/m/1").mkdir(parents=True)
-    (tmp_path / "c/m/config.pbtxt").write_bytes(b"\xff")
-    other = memory_store()
-    send(other, tmp_path / "c", "m")
-    assert "is not text" in refused(other, tmp_path / "d")
 
 
 def test_versions_that_require_each_other_and_too_many(store: VersionStore, tmp_path: Path) -> None:

@@ -25,6 +25,12 @@ from tidal.version_store.store import VersionStore, open_store
 _EVENTS = frozenset({"os.rename", "os.link", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.copyfile"})
 
 
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill, unlike a power loss, loses nothing that was written."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 def killed_at(step: int, run: Callable[[], object]) -> bool:
     """Run a function in a process that kills itself before a step; returns whether it was killed.
 
@@ -65,8 +71,8 @@ def at_every_step(run: Callable[[], object], check: Callable[[], None]) -> int:
 
 def source(folder: Path) -> Path:
     """A repository with the partitioned `m` and the plain `p`."""
-    publish_partitioned(folder, "m", [16, 64])
-    add_plain(folder, "p")
+    publish_partitioned(folder, "m", [16])
+    shutil.rmtree(add_plain(folder, "p") / "weights")
     return folder
 
 
@@ -102,13 +108,10 @@ def test_a_publisher_that_is_killed_at_each_step(tmp_path: Path) -> None:
 
     def check() -> None:
         check_store(uri, tmp_path, expected)
-        if (tmp_path / "store").exists():
-            shutil.copytree(tmp_path / "store", tmp_path / "copy")
-            # The next call completes what was begun.
-            send(open_store(f"file://{tmp_path}/copy"), repository, "m", "p")
-            check_store(f"file://{tmp_path}/copy", tmp_path, expected)
-            assert open_store(f"file://{tmp_path}/copy").models() == ["m", "m_len16", "m_len64", "p"]
-            shutil.rmtree(tmp_path / "copy")
+        # The next call completes what was begun.
+        send(open_store(uri), repository, "m", "p")
+        assert open_store(uri).models() == ["m", "m_len16", "p"]
+        check_store(uri, tmp_path, expected)
 
     assert at_every_step(run, check) > 20
 
@@ -131,12 +134,9 @@ def test_a_fetch_that_is_killed_at_each_step(tmp_path: Path) -> None:
         found = versions(target)
         assert found.items() <= expected.items()
         if "m/1" in found:  # after what it requires
-            assert {"m_len16/1", "m_len64/1"} <= found.keys()
-        if target.exists():
-            shutil.copytree(target, tmp_path / "copy")
-            fetch_all(tmp_path / "copy")
-            assert contents(tmp_path / "copy") == complete
-            shutil.rmtree(tmp_path / "copy")
+            assert "m_len16/1" in found
+        fetch_all(target)
+        assert contents(target) == complete
 
     assert at_every_step(run, check) > 20
 
@@ -193,7 +193,7 @@ def test_a_store_that_fails_at_each_call_of_a_publisher(tmp_path: Path) -> None:
         check_store(stores[-1].uri, tmp_path, expected)
         send(stores[-1], repository, "m", "p")
         check_store(stores[-1].uri, tmp_path, expected)
-        assert stores[-1].models() == ["m", "m_len16", "m_len64", "p"]
+        assert stores[-1].models() == ["m", "m_len16", "p"]
 
     assert failing_at_every_call(memory_store(), run, check) > 20
 

@@ -21,7 +21,7 @@ from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, TidalError, Unavailable
 from tidal.manifest import sha256_file
 from tidal.repository.config import CONFIG_FILE
-from tidal.repository.entries import ModelEntry, sync, sync_tree, write_atomically
+from tidal.repository.entries import ModelEntry, sync, sync_tree
 from tidal.tasks.folder import tasks_folder
 from tidal.version_store.folder import local_difference
 from tidal.version_store.store import VersionStore
@@ -213,9 +213,6 @@ class _Contents:
             raise Unavailable(f"{self._work} has {free} bytes free, and {total} are to be fetched: free the difference")
         count = ByteCount(self._report, f"fetch {versions[-1].model}", total)
         in_parallel(lambda each: self._store.download(each[1], each[0], self._blob(each[1]), count.add), left.values())
-        for version in versions:
-            if version.config is not None:
-                self._text(version.config)
 
     def place(self, repository: Path, stored: StoredVersion) -> None:
         """Make a version visible, after the model's config.pbtxt where there is none."""
@@ -228,7 +225,7 @@ class _Contents:
         entry = ModelEntry(repository / stored.model)
         entry.folder.mkdir(exist_ok=True)
         if stored.config is not None and not (entry.folder / CONFIG_FILE).exists():
-            write_atomically(entry.folder / CONFIG_FILE, self._text(stored.config))
+            self._place_config(entry.folder / CONFIG_FILE, stored.config)
         entry.place(staging, stored.version)
 
     def place_task(self, repository: Path, task: StoredTask) -> None:
@@ -252,13 +249,17 @@ class _Contents:
                 continue
             if not path.exists() or sha256_file(path) != config.sha256:
                 if not self._has(config):
-                    self.get_one(config, f"{CONFIG_FILE} of model '{name}'")
-                write_atomically(path, self._text(config))
+                    self._blobs.mkdir(parents=True, exist_ok=True)
+                    self._store.download(config, f"{CONFIG_FILE} of model '{name}'", self._blob(config), lambda _: None)
+                self._place_config(path, config)
 
-    def get_one(self, file: StoredFile, name: str) -> None:
-        """Download one content."""
-        self._blobs.mkdir(parents=True, exist_ok=True)
-        self._store.download(file, name, self._blob(file), lambda _: None)
+    def _place_config(self, path: Path, config: StoredFile) -> None:
+        """Write or replace a config.pbtxt at once; a kill leaves nothing beside it."""
+        part = self._work / CONFIG_FILE
+        shutil.copyfile(self._blob(config), part)
+        sync(part)
+        part.replace(path)
+        sync(path.parent)
 
     def _put(self, file: StoredFile, target: Path, *, shared: bool) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -267,12 +268,6 @@ class _Contents:
         if not linked:
             shutil.copyfile(self._blob(file), target)
         target.chmod(mode)
-
-    def _text(self, file: StoredFile) -> str:
-        try:
-            return self._blob(file).read_bytes().decode()
-        except UnicodeDecodeError as error:
-            raise InvalidArgument(f"{CONFIG_FILE} in {self._store.uri} is not text: {error}") from None
 
     def _new_folder(self) -> Path:
         folder = self._work / "new"
