@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.version_store.support import add_plain, contents, get, memory_store, send
@@ -15,6 +15,9 @@ from tidal.errors import InvalidArgument, NotFound, TidalError, Unsupported
 from tidal.version_store.store import SCHEMES, VersionStore, open_store
 from tidal.version_store.stored_version import MAX_MANIFEST_BYTES, parse_stored
 from tidal_client.extras import install_command
+
+_VALUES = st.none() | st.integers() | st.text(max_size=4)
+_KEYS = st.sampled_from(["format", "model", "version", "files", "x"])
 
 
 @pytest.fixture
@@ -154,7 +157,8 @@ def test_names_in_a_listing_that_are_no_models_or_versions(store: VersionStore) 
     assert store.versions("../m") == []
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(max_size=8), lambda x: st.dictionaries(st.text(max_size=8), x)))
+@settings(max_examples=50)
+@given(st.recursive(_VALUES, lambda inner: st.dictionaries(_KEYS, inner, max_size=3), max_leaves=6))
 def test_any_json_is_refused_in_one_sentence(value: object) -> None:
     with pytest.raises(InvalidArgument):
         parse_stored(json.dumps(value).encode(), "memory://x")

@@ -9,6 +9,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,11 @@ def killed_at(step: int, run: Callable[[], object]) -> bool:
     return os.WIFSIGNALED(status)
 
 
-def at_every_step(run: Callable[[], object], check: Callable[[], None]) -> int:
-    """Kill a function at each step, from the first; returns the number of kills."""
+def at_every_step(run: Callable[[int], object], check: Callable[[int], None]) -> int:
+    """Kill a function of the step's number at each step, from the first; returns the number of kills."""
     step = 1
-    while killed_at(step, run):
-        check()
+    while killed_at(step, partial(run, step)):
+        check(step)
         step += 1
         assert step < 1000
     return step - 1
@@ -99,14 +100,14 @@ def check_store(uri: str, folder: Path, expected: dict[str, dict[str, object]]) 
 
 
 def test_a_publisher_that_is_killed_at_each_step(tmp_path: Path) -> None:
-    repository, uri = source(tmp_path / "a"), f"file://{tmp_path}/store"
+    repository = source(tmp_path / "a")
     expected = versions(repository)
 
-    def run() -> None:
-        shutil.rmtree(tmp_path / "store", ignore_errors=True)
-        send(open_store(uri), repository, "m", "p")
+    def run(step: int) -> None:
+        send(open_store(f"file://{tmp_path}/store{step}"), repository, "m", "p")
 
-    def check() -> None:
+    def check(step: int) -> None:
+        uri = f"file://{tmp_path}/store{step}"
         check_store(uri, tmp_path, expected)
         # The next call completes what was begun.
         send(open_store(uri), repository, "m", "p")
@@ -117,7 +118,7 @@ def test_a_publisher_that_is_killed_at_each_step(tmp_path: Path) -> None:
 
 
 def test_a_fetch_that_is_killed_at_each_step(tmp_path: Path) -> None:
-    repository, target = source(tmp_path / "a"), tmp_path / "b"
+    repository = source(tmp_path / "a")
     store = open_store(f"file://{tmp_path}/store")
     send(store, repository, "m", "p")
     expected, complete = versions(repository), contents(repository)
@@ -126,11 +127,11 @@ def test_a_fetch_that_is_killed_at_each_step(tmp_path: Path) -> None:
         for model in ("m", "p"):
             get(store, into, model)
 
-    def run() -> None:
-        shutil.rmtree(target, ignore_errors=True)
-        fetch_all(target)
+    def run(step: int) -> None:
+        fetch_all(tmp_path / f"b{step}")
 
-    def check() -> None:
+    def check(step: int) -> None:
+        target = tmp_path / f"b{step}"
         found = versions(target)
         assert found.items() <= expected.items()
         if "m/1" in found:  # after what it requires

@@ -131,6 +131,9 @@ def test_the_config_of_a_runtime_follows_and_that_of_a_model_stays(store: Versio
     get(store, tmp_path / "b", "m")
     assert (tmp_path / "b/m/config.pbtxt").read_text() == "# the operator's\n"
     assert (tmp_path / "b/m_len16/config.pbtxt").read_text().endswith("# second\n")
+    (tmp_path / "b/m/config.pbtxt").unlink()
+    get(store, tmp_path / "b", "m")
+    assert (tmp_path / "b/m/config.pbtxt").read_text().endswith("# second\n")
     # An older version that is fetched later does not bring its config back.
     fetch(store, tmp_path / "b", "m", 1, quiet)
     assert (tmp_path / "b/m_len16/config.pbtxt").read_text().endswith("# second\n")

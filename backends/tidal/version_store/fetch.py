@@ -240,14 +240,18 @@ class _Contents:
         sync(tasks)
 
     def place_configs(self, repository: Path, versions: Sequence[StoredVersion]) -> None:
-        """Replace each config.pbtxt that a build generates: of a runtime's model, by that of its newest version."""
+        """Restore each config.pbtxt that is missing, and replace those that builds generate.
+
+        These are of runtimes' models: each gets that of its newest version.
+        """
         graph = ModelGraph.read(repository)
         for stored in versions:
             name, config = stored.model, stored.config
             path = repository / name / CONFIG_FILE
-            if config is None or graph.front_of(name) is None or graph.versions(name)[-1] != stored.version:
+            if config is None:
                 continue
-            if not path.exists() or sha256_file(path) != config.sha256:
+            generated = graph.front_of(name) is not None and graph.versions(name)[-1] == stored.version
+            if not path.exists() or (generated and sha256_file(path) != config.sha256):
                 if not self._has(config):
                     self._blobs.mkdir(parents=True, exist_ok=True)
                     self._store.download(config, f"{CONFIG_FILE} of model '{name}'", self._blob(config), lambda _: None)
