@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.serve.partitioned import publish_partitioned
 from tests.serve.partitioned_server import load_on, loaded, versions
 from tests.version_store.support import add_plain, contents
 from tidal import device
+from tidal_client.extras import install_command
 
 
 def tidal(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -64,6 +66,7 @@ def test_failures_and_their_exit_codes(tmp_path: Path) -> None:
         tidal(tmp_path, "publish", "p", "--to", "s4://x", "--repository", tmp_path / "a"),
         tidal(tmp_path, "publish", "p:x", "--to", store, "--repository", tmp_path / "a"),
         tidal(tmp_path, "publish", "--to", store),
+        tidal(tmp_path, "fetch", store, "--server", "8000"),
     ):
         assert refused.returncode == 2
     missing = tidal(tmp_path, "publish", "q", "--to", store, "--repository", tmp_path / "a")
@@ -84,6 +87,15 @@ def test_failures_and_their_exit_codes(tmp_path: Path) -> None:
     assert "models/p/1.json is not the manifest of a version" in damaged.stdout
     everything = tidal(tmp_path, "fetch", store, "m", "--any-device", "--repository", tmp_path / "b")
     assert everything.returncode == 0
+
+
+def test_without_the_extra_the_command_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    missing = tidal(tmp_path, "versions", tmp_path)
+    assert missing.returncode == 2
+    assert missing.stderr == (
+        f"tidal cluster requires the Python module 'fsspec', which is not installed: {install_command('cluster')}\n"
+    )
 
 
 @pytest.mark.server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ from tidal.commands.cluster_reload import reload_served
 from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson, Server
 from tidal.commands.output import fail, one_sentence, print_json, print_table, size_text
 from tidal.errors import InvalidArgument, TidalError
-from tidal.server.signals import handled_signals
+from tidal.server.signals import Flag
 from tidal.version_store import fetch as fetching
 from tidal.version_store import publish as publishing
 from tidal.version_store.store import VersionStore, open_store
@@ -105,22 +106,24 @@ def fetch_versions(
     """
     with one_sentence(_USAGE):
         store, wanted = open_store(uri), [_wanted(model) for model in models or ()]
+    if server is not None and not reload:
+        fail("--server names the server of --reload: add --reload", _USAGE)
     if watch is None:
         failures = _fetch_once(store, wanted, repository, any_device, as_json, verbose=True)
-        failures += reload_served(repository, server, _names(store, wanted, failures)) if reload else []
+        failures += reload_served(repository, server, _names(store, wanted)) if reload else []
         if failures:
             fail("; ".join(failures))
         return
     first = True
-    with handled_signals() as signals:
-        while not signals.stop.is_set():
-            failures = _fetch_once(store, wanted, repository, any_device, as_json, verbose=first)
-            # Also when nothing was fetched: an earlier process may have ended, or failed, between the two.
-            failures += reload_served(repository, server, _names(store, wanted, failures)) if reload else []
-            for failure in failures:
-                typer.echo(f"error: {failure}", err=True)
-            first = False
-            signals.stop.wait(watch)
+    stop = _stop_on_signals()
+    while not stop.is_set():
+        failures = _fetch_once(store, wanted, repository, any_device, as_json, verbose=first)
+        # Also when nothing was fetched: an earlier process may have ended, or failed, between the two.
+        failures += reload_served(repository, server, _names(store, wanted)) if reload else []
+        for failure in failures:
+            typer.echo(f"error: {failure}", err=True)
+        first = False
+        stop.wait(watch)
 
 
 @cluster.command("versions")
@@ -183,12 +186,25 @@ def _fetch_once(
     return failures
 
 
-def _names(store: VersionStore, wanted: Sequence[publishing.Wanted], failures: Sequence[str]) -> list[str]:
-    """Models to reload; none after a failure of the store itself, which the fetch has reported."""
+def _names(store: VersionStore, wanted: Sequence[publishing.Wanted]) -> list[str]:
+    """Models to reload; none where the store fails, which the fetch has reported."""
     try:
         return [model for model, _ in wanted] or fetching.roots(store)
     except TidalError:
         return []
+
+
+def _stop_on_signals() -> Flag:
+    """Finish the fetch that runs on the first signal; a second signal ends the process at once."""
+    stop = Flag()
+
+    def receive(number: int, _frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, receive)
+    return stop
 
 
 def _wanted(text: str) -> publishing.Wanted:
