@@ -55,6 +55,7 @@ _KNOWN = {
     "models": _Known("List, load, unload and reload models of a running server.", "serve"),
     "tasks": _Known("List, add and remove the fine-tuned tasks of a model.", "serve"),
     "controller": _Known("Rebalance instances across input lengths.", "serve"),
+    "cluster": _Known("Publish versions of models to a store that machines share, and fetch them.", "cluster"),
     "simulate": _Known("Simulate serving policies on GPU clusters of any size.", "serve"),
     "gateway": _Known("Serve the OpenAI API, with keys and TLS, in front of running servers.", "gateway"),
     "keys": _Known("List, add and revoke API keys of the gateway.", "gateway"),

@@ -1,0 +1,256 @@
+"""`tidal cluster`: publish versions of models to a store that machines share, and fetch them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidal.commands.cluster_progress import transfer_bars
+from tidal.commands.cluster_reload import reload_served
+from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson, Server
+from tidal.commands.output import fail, one_sentence, print_json, print_table, size_text
+from tidal.errors import InvalidArgument, TidalError
+from tidal.server.signals import Flag
+from tidal.version_store import fetch as fetching
+from tidal.version_store import publish as publishing
+from tidal.version_store.store import VersionStore, open_store
+from tidal.version_store.stored_version import is_version_number
+from tidal.version_store.transfers import Report
+
+_USAGE = 2
+
+cluster = typer.Typer(
+    rich_markup_mode="markdown",
+    no_args_is_help=True,
+    add_completion=False,
+    help="""Publish versions of models to a store that machines share, and fetch them.
+
+A store is a folder (`file:///srv/store`, or its path) or a bucket (`s3://bucket/path`, `gs://bucket/path`). It has each
+content once, by its hash.
+
+```
+tidal cluster publish intents --to s3://models/cpu    after a build
+tidal cluster versions s3://models/cpu                what is there
+tidal cluster fetch s3://models/cpu                   into ./model_repository
+tidal cluster fetch s3://models/cpu --watch 30 --reload
+```
+
+Exit codes:
+
+- **0** done
+- **1** a version was refused, or the store failed; the same command continues
+- **2** wrong usage, an unknown scheme, or the extra that a scheme needs is not installed
+""",
+)
+
+Store = Annotated[str, typer.Argument(metavar="URI", help="URI of the store, or the path of a folder.")]
+Repository = Annotated[Path, typer.Option(help="Model repository.")]
+_MODELS = "Names of models; NAME:VERSION for another version than the newest."
+
+
+@cluster.command("publish")
+def publish_versions(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)],
+    to: Annotated[str, typer.Option("--to", metavar="URI", help="URI of the store, or the path of a folder.")],
+    repository: Repository = DEFAULT_REPOSITORY,
+    as_json: AsJson = False,
+) -> None:
+    """Publish versions with all that they require: runtimes, levels with their tasks, steps of ensembles.
+
+    A reader of the store sees a version when it is complete. A number that has been published with another content is
+    refused.
+
+    Exit codes: **0** all are in the store, **1** one was refused or the store failed, **2** wrong usage.
+    """
+    with one_sentence(_USAGE):
+        store, wanted = open_store(to), [_wanted(model) for model in models]
+    with one_sentence(), transfer_bars() as report:
+        done = publishing.publish(store, repository, wanted, report)
+    if as_json:
+        print_json([asdict(each) for each in done])
+        return
+    for each in done:
+        sent = f", {size_text(each.uploaded_bytes)} sent" if each.uploaded_bytes else ""
+        typer.echo(f"{each.model}: version {each.version} {each.state}{_size(each.files, each.bytes)}{sent}")
+
+
+@cluster.command("fetch")
+def fetch_versions(
+    uri: Store,
+    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help=f"{_MODELS} Default: all.")] = None,
+    repository: Repository = DEFAULT_REPOSITORY,
+    watch: Annotated[
+        float | None, typer.Option(min=1, metavar="SECONDS", help="Fetch again after so many seconds, until a signal.")
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Reload the models that the repository's server serves, one at a time.")
+    ] = False,
+    server: Server = None,
+    any_device: Annotated[
+        bool, typer.Option("--any-device", help="Also fetch versions that were built for another device.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch versions with all that they require, verify them, and make each visible in one step.
+
+    Versions that are in the repository are left as they are, and none is removed. A running server serves a new version
+    when it is reloaded: no request fails.
+
+    Exit codes: **0** all are in the repository, or `--watch` ended by a signal, **1** one was refused, the store
+    failed, or a model does not load, **2** wrong usage.
+    """
+    with one_sentence(_USAGE):
+        store, wanted = open_store(uri), [_wanted(model) for model in models or ()]
+    if server is not None and not reload:
+        fail("--server names the server of --reload: add --reload", _USAGE)
+    if watch is None:
+        failures = _fetch_once(store, wanted, repository, any_device, as_json, verbose=True)
+        failures += reload_served(repository, server, _names(store, wanted)) if reload else []
+        if failures:
+            fail("; ".join(failures))
+        return
+    first = True
+    stop = _stop_on_signals()
+    while not stop.is_set():
+        failures = _fetch_once(store, wanted, repository, any_device, as_json, verbose=first)
+        # Also when nothing was fetched: an earlier process may have ended, or failed, between the two.
+        failures += reload_served(repository, server, _names(store, wanted)) if reload else []
+        for failure in failures:
+            typer.echo(f"error: {failure}", err=True)
+        first = False
+        stop.wait(watch)
+
+
+@cluster.command("versions")
+def list_versions(
+    uri: Store,
+    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="Names of models.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the versions of a store: kind, build time, files, size, requirements, and whether this machine can run them.
+
+    Exit codes: **0** listed, **1** the store failed or has no such model, **2** wrong usage.
+    """
+    with one_sentence(_USAGE):
+        store = open_store(uri)
+    with one_sentence():
+        for model in models or ():
+            store.newest(model)
+        names = models or store.models()
+        rows = [_row(store, model, version) for model in names for version in store.versions(model)]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("MODEL", "VERSION", "KIND", "BUILT", "FILES", "SIZE", "REQUIRES", "STATE")
+    print_table(columns, [_cells(row) for row in rows])
+
+
+def _fetch_once(
+    store: VersionStore,
+    wanted: Sequence[publishing.Wanted],
+    repository: Path,
+    any_device: bool,
+    as_json: bool,
+    *,
+    verbose: bool,
+) -> list[str]:
+    """Fetch all wanted versions, also after one failed; returns the failures."""
+    done: dict[tuple[str, int], fetching.Fetched] = {}
+    failures: list[str] = []
+
+    def run(report: Report) -> None:
+        for model, version in wanted or [(name, None) for name in fetching.roots(store)]:
+            try:
+                for each in fetching.fetch(store, repository, model, version, report, any_device=any_device):
+                    done.setdefault((each.model, each.version), each)
+            except TidalError as error:
+                failures.append(str(error))
+        if not done and not failures:
+            failures.append(f"{store.uri} has no models")
+
+    try:
+        with transfer_bars() as report:
+            run(report)
+    except TidalError as error:
+        failures.append(str(error))
+    shown = [each for each in done.values() if verbose or each.state == "fetched"]
+    if as_json and (verbose or shown):
+        print_json([asdict(each) for each in shown])
+    for each in () if as_json else shown:
+        typer.echo(f"{each.model}: version {each.version} {each.state}{_size(each.files, each.bytes)}")
+    return failures
+
+
+def _names(store: VersionStore, wanted: Sequence[publishing.Wanted]) -> list[str]:
+    """Models to reload; none where the store fails, which the fetch has reported."""
+    try:
+        return [model for model, _ in wanted] or fetching.roots(store)
+    except TidalError:
+        return []
+
+
+def _stop_on_signals() -> Flag:
+    """Finish the fetch that runs on the first signal; a second signal ends the process at once."""
+    stop = Flag()
+
+    def receive(number: int, _frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, receive)
+    return stop
+
+
+def _wanted(text: str) -> publishing.Wanted:
+    model, separator, version = text.partition(":")
+    if not separator:
+        return model, None
+    if not is_version_number(version):
+        raise InvalidArgument(
+            f"'{text}' names the version '{version}'; expected NAME or NAME:VERSION, such as intents:3"
+        )
+    return model, int(version)
+
+
+def _row(store: VersionStore, model: str, version: int) -> dict[str, Any]:
+    try:
+        stored = store.read(model, version)
+    except InvalidArgument as error:
+        return {"model": model, "version": version, "state": str(error)}
+    problems = stored.binding.problems() if stored.binding is not None else []
+    return {
+        "model": model,
+        "version": version,
+        "kind": stored.kind,
+        "created": stored.created or None,
+        "device": stored.binding.device.model_dump() if stored.binding is not None else None,
+        "files": len(stored.files),
+        "bytes": stored.bytes,
+        "requires": [f"{each.model}:{each.version}" for each in stored.requires],
+        "state": "; ".join(problems) or "fits",
+    }
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    if "kind" not in row:
+        return [row["model"], str(row["version"]), *["-"] * 5, row["state"]]
+    return [
+        row["model"],
+        str(row["version"]),
+        row["kind"] or "-",
+        row["created"] or "-",
+        str(row["files"]),
+        size_text(row["bytes"]),
+        ", ".join(row["requires"]) or "-",
+        row["state"],
+    ]
+
+
+def _size(files: int, size: int) -> str:
+    return f", {files} file{'' if files == 1 else 's'}, {size_text(size)}"
