@@ -58,6 +58,9 @@ class Attempts:
         timeout_s: Timeout of all attempts together, in seconds.
         latency_ms: Deadline of the request in milliseconds; retries send what remains of it. None: no deadline.
         clock: Returns the current time in seconds.
+        addresses: Number of addresses of the client. With several, the first attempts at the others begin without a
+            pause, and those after a `ConnectionFailed` are no retries: after each address that was not reached, and
+            once after a connection that broke, when the server may have begun the request.
     """
 
     def __init__(
@@ -66,10 +69,13 @@ class Attempts:
         timeout_s: float,
         latency_ms: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        addresses: int = 1,
     ) -> None:
         self._retries, self._timeout_s, self._latency_ms, self._clock = retries, timeout_s, latency_ms, clock
         self._began = clock()
-        self._failed = 0
+        self._failed = self._retried = 0
+        self._moves = addresses - 1
+        self._broken = False
 
     @property
     def left_s(self) -> float:
@@ -100,23 +106,38 @@ class Attempts:
             RequestError: The given error, if there is no further attempt: it is not `RETRYABLE`, no retries are left,
                 or the pause would exceed the timeout or the deadline.
         """
-        if not isinstance(error, RETRYABLE) or self._failed == self._retries:
+        if not isinstance(error, RETRYABLE):
             raise error
         limit_s = self._timeout_s if self._latency_ms is None else min(self._timeout_s, self._latency_ms / 1000)
-        pause = pause_s(self._failed, random.random())
-        if self._elapsed_s() + pause >= limit_s:
+        if self._moves and self._elapsed_s() < limit_s and self._may_move(error):
+            self._moves -= 1
+            self._failed += 1
+            return 0.0
+        pause = pause_s(self._retried, random.random())
+        if self._retried == self._retries or self._elapsed_s() + pause >= limit_s:
             raise error
         self._failed += 1
+        self._retried += 1
         return pause
+
+    def _may_move(self, error: RequestError) -> bool:
+        """Whether another address may be tried at once; counts a retry if it is one."""
+        if isinstance(error, ConnectionFailed) and not (error.reached and self._broken):
+            self._broken |= error.reached
+            return True
+        if self._retried < self._retries:
+            self._retried += 1
+            return True
+        return False
 
     def _elapsed_s(self) -> float:
         return self._clock() - self._began
 
 
-def attempts(retries: int, timeout_s: float, request: InferRequest) -> Attempts:
-    """Return the attempts of one request."""
+def attempts(retries: int, timeout_s: float, request: InferRequest, addresses: int = 1) -> Attempts:
+    """Return the attempts of one request; see `Attempts`."""
     latency_ms = request.parameters.get("latency_ms")
-    return Attempts(retries, timeout_s, None if latency_ms is None else float(latency_ms))
+    return Attempts(retries, timeout_s, None if latency_ms is None else float(latency_ms), addresses=addresses)
 
 
 def with_retries(tries: Attempts, call: Callable[[], T]) -> T:
