@@ -129,14 +129,14 @@ class Http(BaseHTTPRequestHandler):
             self._send(503, {"error": refusal})
             return
         self.send_response(200)
-        self.send_header("Connection", "close")
+        self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for number in range(STREAMED):
             if number:
                 self.stub.refusal(text, begun=True)
-            self.wfile.write(f"data: {json.dumps({'text_output': self.stub.name})}\n\n".encode())
-            self.wfile.flush()
-        self.close_connection = True
+            event = f"data: {json.dumps({'text_output': self.stub.name})}\n\n".encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+        self.wfile.write(b"0\r\n\r\n")
 
     def _send(self, status: int, content: object) -> None:
         body = json.dumps(content).encode()
