@@ -58,10 +58,17 @@ class Attempts:
         timeout_s: Timeout of all attempts together, in seconds.
         latency_ms: Deadline of the request in milliseconds; retries send what remains of it. None: no deadline.
         clock: Returns the current time in seconds.
-        addresses: Number of addresses of the client. With several, the first attempts at the others begin without a
-            pause, and those after a `ConnectionFailed` are no retries: after each address that was not reached, and
-            once after a connection that broke, when the server may have begun the request.
+
+    Attributes:
+        moves: Number of attempts at other addresses of the client that may begin without a pause. Those after a
+            `ConnectionFailed` are no retries: after each address that was not reached, and once after a connection
+            that broke, when the server may have begun the request.
     """
+
+    # Few calls change them, and every call creates an object.
+    moves = 0
+    _retried = 0
+    _broken = False
 
     def __init__(
         self,
@@ -69,13 +76,10 @@ class Attempts:
         timeout_s: float,
         latency_ms: float | None = None,
         clock: Callable[[], float] = time.monotonic,
-        addresses: int = 1,
     ) -> None:
         self._retries, self._timeout_s, self._latency_ms, self._clock = retries, timeout_s, latency_ms, clock
         self._began = clock()
-        self._failed = self._retried = 0
-        self._moves = addresses - 1
-        self._broken = False
+        self._failed = 0
 
     @property
     def left_s(self) -> float:
@@ -109,8 +113,8 @@ class Attempts:
         if not isinstance(error, RETRYABLE):
             raise error
         limit_s = self._timeout_s if self._latency_ms is None else min(self._timeout_s, self._latency_ms / 1000)
-        if self._moves and self._elapsed_s() < limit_s and self._may_move(error):
-            self._moves -= 1
+        if self.moves and self._elapsed_s() < limit_s and self._may_move(error):
+            self.moves -= 1
             self._failed += 1
             return 0.0
         pause = pause_s(self._retried, random.random())
@@ -134,10 +138,10 @@ class Attempts:
         return self._clock() - self._began
 
 
-def attempts(retries: int, timeout_s: float, request: InferRequest, addresses: int = 1) -> Attempts:
-    """Return the attempts of one request; see `Attempts`."""
+def attempts(retries: int, timeout_s: float, request: InferRequest) -> Attempts:
+    """Return the attempts of one request."""
     latency_ms = request.parameters.get("latency_ms")
-    return Attempts(retries, timeout_s, None if latency_ms is None else float(latency_ms), addresses=addresses)
+    return Attempts(retries, timeout_s, None if latency_ms is None else float(latency_ms))
 
 
 def with_retries(tries: Attempts, call: Callable[[], T]) -> T:

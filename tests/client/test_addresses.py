@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,13 @@ class Pair:
 
     def lines(self) -> list[str]:
         return self._log.read_text().splitlines() if self._log.exists() else []
+
+    def count(self, name: str) -> int:
+        """Number of requests of a server."""
+        return sum(line.startswith(name) for line in self.lines())
+
+    def has_seen(self, name: str, requests: int) -> bool:
+        return self.count(name) >= requests
 
     def holds(self, line: str) -> bool:
         return until(lambda: line in self.lines())
@@ -154,14 +162,18 @@ def connect(pair: Pair, protocols: str, awaited: bool) -> Iterator[Callable[...,
         each.close()
 
 
+def _done_or_held(future: Future[Any], pair: Pair) -> bool:
+    return future.done() or any(line.startswith("a held") for line in pair.lines())
+
+
 def held_by_a(pool: ThreadPoolExecutor, pair: Pair, ask: Callable[[], Any]) -> Future[Any]:
     """Send calls that only the first server holds until it holds one."""
     while True:
         future = pool.submit(ask)
-        if until(lambda future=future: future.done() or any(line.startswith("a held") for line in pair.lines())):
-            if not future.done():
-                return future
-            assert future.result() in ("b", ["b"] * STREAMED)
+        assert until(partial(_done_or_held, future, pair))
+        if not future.done():
+            return future
+        assert future.result() in ("b", ["b"] * STREAMED)
 
 
 def test_lone_calls_alternate(connect: Callable[..., Calls]) -> None:
@@ -205,11 +217,9 @@ def test_many_threads_share_a_client_while_a_server_is_killed(pair: Pair, connec
             asking = [pool.submit(ask) for _ in range(8)]
             for _ in range(2):
                 pair.a.kill()
-                seen = len(pair.lines())
-                assert until(lambda seen=seen: len(pair.lines()) > seen + 50)
+                assert until(partial(pair.has_seen, "b", pair.count("b") + 50))
                 pair.a.start()
-                seen = pair.lines().count("a seen hi")
-                assert until(lambda seen=seen: pair.lines().count("a seen hi") > seen + 20)
+                assert until(partial(pair.has_seen, "a", pair.count("a") + 20))
         finally:
             stop.set()
         for each in asking:

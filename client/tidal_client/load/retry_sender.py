@@ -57,8 +57,8 @@ class RetrySender:
 
     def send(self, number: int, payload: bytes) -> None:
         """See `RequestSender.send`."""
-        deadline_ms = self._deadlines_ms[number]
-        self._pending[number] = Attempts(self._retries, self._timeout_s, deadline_ms, addresses=self._addresses)
+        tries = self._pending[number] = Attempts(self._retries, self._timeout_s, self._deadlines_ms[number])
+        tries.moves = self._addresses - 1
         self._sender.send(number, payload)
 
     def close(self) -> None:

@@ -33,11 +33,11 @@ class Routes:
 
     def request(self, request: InferRequest, timeout_s: float) -> Route:
         """Return the route of a request."""
-        return Route(self, request.model, attempts(self._retries, timeout_s, request, self._addresses))
+        return self._route(request.model, attempts(self._retries, timeout_s, request))
 
     def call(self, model: str, timeout_s: float) -> Route:
         """Return the route of a call without a request."""
-        return Route(self, model, Attempts(self._retries, timeout_s, addresses=self._addresses))
+        return self._route(model, Attempts(self._retries, timeout_s))
 
     def survey(self, model: str | None, *, skip_out: bool) -> list[int]:
         """Return the addresses to ask one after another.
@@ -80,6 +80,10 @@ class Routes:
         """Count an attempt as no longer outstanding."""
         with self._lock:
             self._balance.ended(sent)
+
+    def _route(self, model: str, tries: Attempts) -> Route:
+        tries.moves = self._addresses - 1
+        return Route(self, model, tries)
 
 
 class Route:
