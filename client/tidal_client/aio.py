@@ -20,27 +20,34 @@ from tidal_client.retrying import Attempts, attempts, checked_retries, stream_wi
 from tidal_client.row_runs import CONCURRENCY, checked_concurrency, run_rows_async
 from tidal_client.rows import RowCall
 from tidal_client.tensor_errors import may_be_unknown_tensor, unknown_tensor_error
-from tidal_client.transports import AsyncTransport, parse_url
+from tidal_client.transports import AsyncTransport, connect_async, parse_urls
 
 T = TypeVar("T")
 Row = TypeVar("Row")
 
 
 class AsyncClient(AsyncRowMethods, AsyncChatCalls):
-    """Asyncio client of one server, for the event loop of its first call; any number of calls may be in flight.
+    """Asyncio client of one server or several, for the event loop of its first call.
 
-    Methods, arguments and errors are those of `Client`. Over gRPC, cancelling a task cancels its request on the server
-    too, queued or running. Over HTTP, the server completes the request.
+    Any number of calls may be in flight. Methods, arguments and errors are those of `Client`. Over gRPC, cancelling a
+    task cancels its request on the server too, queued or running. Over HTTP, the server completes the request.
     """
 
     def __init__(
-        self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, retries: int = 0, concurrency: int = CONCURRENCY
+        self,
+        url: str | Sequence[str],
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retries: int = 0,
+        concurrency: int = CONCURRENCY,
     ) -> None:
         """Create a client; see `Client`."""
-        self._retries = checked_retries(retries)
         self._concurrency = checked_concurrency(concurrency)
         self._max_rows: dict[str, int] = {}
-        self._address = parse_url(url)
+        self._addresses = parse_urls(url)
+        self._transport_retries = checked_retries(retries)
+        # The transport to several servers retries by itself.
+        self._retries = self._transport_retries if len(self._addresses) == 1 else 0
         self._timeout_s = timeout_s
         self._closed = False
 
@@ -49,7 +56,7 @@ class AsyncClient(AsyncRowMethods, AsyncChatCalls):
         if self._closed:
             raise RuntimeError("this client is closed")
         # Both libraries bind to the running event loop, which may not exist when the client is created.
-        return self._address.connect_async()
+        return connect_async(self._addresses, self._transport_retries, self._max_rows.clear)
 
     async def classify_image(
         self, model: str, image: bytes, *, outputs: Sequence[str] | None = None, **options: Unpack[CallOptions]
@@ -111,12 +118,14 @@ class AsyncClient(AsyncRowMethods, AsyncChatCalls):
 
     async def max_rows(self, model: str, *, timeout_s: float | None = None) -> int:
         """Return the maximum number of rows of a request to a model; see `Client.max_rows`."""
-        if model not in self._max_rows:
+        known = self._max_rows.get(model)
+        if known is None:
             tries = Attempts(self._retries, self._timeout(timeout_s))
-            self._max_rows[model] = await with_retries_async(
+            known = await with_retries_async(
                 tries, lambda: self._transport.max_rows(model, self._timeout(tries.left_s))
             )
-        return self._max_rows[model]
+            self._max_rows[model] = known
+        return known
 
     async def close(self) -> None:
         """Close the connections; later calls raise `RuntimeError`."""

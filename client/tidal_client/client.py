@@ -18,7 +18,7 @@ from tidal_client.row_methods import RowMethods
 from tidal_client.row_runs import CONCURRENCY, checked_concurrency, run_rows
 from tidal_client.rows import RowCall
 from tidal_client.tensor_errors import may_be_unknown_tensor, unknown_tensor_error
-from tidal_client.transports import parse_url
+from tidal_client.transports import connect, parse_urls
 
 #: Default timeout of a call, in seconds.
 DEFAULT_TIMEOUT_S: Final = 30.0
@@ -28,10 +28,16 @@ Row = TypeVar("Row")
 
 
 class Client(RowMethods, ChatCalls):
-    """Blocking client of one server; safe to share between threads.
+    """Blocking client of one server, or of several with the same models; safe to share between threads.
 
     Lists are sent as requests of up to `max_rows` texts of similar lengths, several at a time; results are in the order
     of the list.
+
+    With several servers, a call goes to the one with the fewest outstanding calls of this client, in turn among equal
+    ones. A server that cannot be reached, or whose model is being reloaded, is left out for 0.2 s, doubled with each
+    further failure up to 5 s; then one call tries it. A call that ends in `ConnectionFailed` is sent to the others at
+    once, also without `retries`, but only once more after a connection that broke in the middle. A stream that has
+    begun stays where it is.
 
     A blocking call cannot be cancelled from another thread. Limit it with `timeout_s` (over gRPC the request is then
     cancelled on the server too), or use `AsyncClient`.
@@ -41,25 +47,33 @@ class Client(RowMethods, ChatCalls):
     """
 
     def __init__(
-        self, url: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, retries: int = 0, concurrency: int = CONCURRENCY
+        self,
+        url: str | Sequence[str],
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retries: int = 0,
+        concurrency: int = CONCURRENCY,
     ) -> None:
         """Create a client; it connects on the first call.
 
         Args:
-            url: ``grpc://HOST:PORT`` or ``http://HOST:PORT``.
+            url: ``grpc://HOST:PORT`` or ``http://HOST:PORT``, or several of them, one per server.
             timeout_s: Default timeout of a call in seconds, retries included.
             retries: Maximum number of retries of a request that ends in `Unavailable` or `ConnectionFailed`. Pauses
                 double from 0.2 s up to 5 s, minus a random part of up to half. Retries stay within `timeout_s` and
-                `latency_ms`, and a stream that has begun is not retried.
+                `latency_ms`, and a stream that has begun is not retried. With several servers, the first retries go to
+                servers that the call has not tried, without a pause.
             concurrency: Maximum number of requests of one list that are in flight.
 
         Raises:
             InvalidArgument: The URL is malformed, or a number is not whole or too small.
         """
-        self._retries = checked_retries(retries)
         self._concurrency = checked_concurrency(concurrency)
         self._max_rows: dict[str, int] = {}
-        self._transport = parse_url(url).connect()
+        addresses = parse_urls(url)
+        self._transport = connect(addresses, checked_retries(retries), self._max_rows.clear)
+        # The transport to several servers retries by itself.
+        self._retries = checked_retries(retries) if len(addresses) == 1 else 0
         self._timeout_s = timeout_s
         self._closed = False
 
@@ -143,7 +157,7 @@ class Client(RowMethods, ChatCalls):
         return self._infer(request)
 
     def ready(self, model: str | None = None, *, timeout_s: float | None = None) -> bool:
-        """Whether a model is ready to serve; an unknown model is not.
+        """Whether a model is ready to serve, at one of several servers; an unknown model is not.
 
         Args:
             model: Name of the model; None: the server as a whole.
@@ -164,16 +178,18 @@ class Client(RowMethods, ChatCalls):
     def max_rows(self, model: str, *, timeout_s: float | None = None) -> int:
         """Return the maximum number of rows of a request to a model, from its configuration; read once per client.
 
+        With several servers it is the smallest of those that can be reached, and read again when another one returns.
+
         Args:
             model: Name of the model.
             timeout_s: See `metadata`.
         """
-        if model not in self._max_rows:
+        known = self._max_rows.get(model)
+        if known is None:
             tries = Attempts(self._retries, self._timeout(timeout_s))
-            self._max_rows[model] = with_retries(
-                tries, lambda: self._transport.max_rows(model, self._timeout(tries.left_s))
-            )
-        return self._max_rows[model]
+            known = with_retries(tries, lambda: self._transport.max_rows(model, self._timeout(tries.left_s)))
+            self._max_rows[model] = known
+        return known
 
     def close(self) -> None:
         """Close the connections. Calls in other threads end in `Cancelled`, later calls raise `RuntimeError`."""

@@ -58,6 +58,8 @@ class ConnectionFailed(RequestError, ConnectionError):
     """No server answers at the address, or the connection broke before the response arrived."""
 
     code = "CONNECTION_FAILED"
+    #: Whether there was a connection, so that the server may have run the request.
+    reached = True
 
 
 # Prefix of Triton's before a model's message: the request id and the ensembles.

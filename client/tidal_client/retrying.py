@@ -58,7 +58,17 @@ class Attempts:
         timeout_s: Timeout of all attempts together, in seconds.
         latency_ms: Deadline of the request in milliseconds; retries send what remains of it. None: no deadline.
         clock: Returns the current time in seconds.
+
+    Attributes:
+        moves: Number of attempts at other addresses of the client that may begin without a pause. Those after a
+            `ConnectionFailed` are no retries: after each address that was not reached, and once after a connection
+            that broke, when the server may have begun the request.
     """
+
+    # Few calls change them, and every call creates an object.
+    moves = 0
+    _retried = 0
+    _broken = False
 
     def __init__(
         self,
@@ -100,14 +110,29 @@ class Attempts:
             RequestError: The given error, if there is no further attempt: it is not `RETRYABLE`, no retries are left,
                 or the pause would exceed the timeout or the deadline.
         """
-        if not isinstance(error, RETRYABLE) or self._failed == self._retries:
+        if not isinstance(error, RETRYABLE):
             raise error
         limit_s = self._timeout_s if self._latency_ms is None else min(self._timeout_s, self._latency_ms / 1000)
-        pause = pause_s(self._failed, random.random())
-        if self._elapsed_s() + pause >= limit_s:
+        if self.moves and self._elapsed_s() < limit_s and self._may_move(error):
+            self.moves -= 1
+            self._failed += 1
+            return 0.0
+        pause = pause_s(self._retried, random.random())
+        if self._retried == self._retries or self._elapsed_s() + pause >= limit_s:
             raise error
         self._failed += 1
+        self._retried += 1
         return pause
+
+    def _may_move(self, error: RequestError) -> bool:
+        """Whether another address may be tried at once; counts a retry if it is one."""
+        if isinstance(error, ConnectionFailed) and not (error.reached and self._broken):
+            self._broken |= error.reached
+            return True
+        if self._retried < self._retries:
+            self._retried += 1
+            return True
+        return False
 
     def _elapsed_s(self) -> float:
         return self._clock() - self._began

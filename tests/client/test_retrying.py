@@ -125,3 +125,47 @@ def test_a_stream_is_retried_until_its_first_item(clock: Clock) -> None:
     tried = stream_with_retries(Attempts(5, 60, clock=clock), REQUEST, start)
     assert list(tried) == [3]
     assert len(clock.pauses) == 1
+
+
+def failed(*, reached: bool) -> ConnectionFailed:
+    error = ConnectionFailed("x")
+    error.reached = reached
+    return error
+
+
+def test_other_addresses_are_tried_at_once_and_without_retries(clock: Clock) -> None:
+    """After each address that was not reached, and once after a connection that broke."""
+    tries = Attempts(0, 60, 1000.0, clock)
+    tries.moves = 3
+    assert tries.pause_s(failed(reached=False)) == 0
+    clock.now += 0.25
+    assert tries.pause_s(failed(reached=True)) == 0
+    assert tries.left_s == pytest.approx(59.75)
+    assert tries.request(REQUEST).parameters["latency_ms"] == pytest.approx(750)
+    with pytest.raises(ConnectionFailed):
+        tries.pause_s(failed(reached=True))
+    assert tries.pause_s(failed(reached=False)) == 0
+    with pytest.raises(ConnectionFailed):
+        tries.pause_s(failed(reached=False))
+
+
+def test_a_refusal_needs_a_retry_but_no_pause_for_another_address(clock: Clock) -> None:
+    tries = Attempts(2, 60, clock=clock)
+    tries.moves = 1
+    assert tries.pause_s(Unavailable("x")) == 0
+    assert 0.2 <= tries.pause_s(Unavailable("x")) <= 0.4
+    with pytest.raises(Unavailable):
+        tries.pause_s(Unavailable("x"))
+    without = Attempts(0, 60, clock=clock)
+    without.moves = 1
+    with pytest.raises(Unavailable):
+        without.pause_s(Unavailable("x"))
+
+
+@pytest.mark.parametrize("limit", [(1.0, None), (60.0, 1000.0)])
+def test_no_address_is_tried_after_the_timeout_or_the_deadline(clock: Clock, limit: tuple[float, float | None]) -> None:
+    tries = Attempts(0, *limit, clock)
+    tries.moves = 1
+    clock.now += 1
+    with pytest.raises(ConnectionFailed):
+        tries.pause_s(failed(reached=False))

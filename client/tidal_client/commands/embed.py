@@ -85,7 +85,7 @@ def embed(
     server = choose_target(url, "http")
     began = time.perf_counter()
     done = 0
-    with Client(server.url, timeout_s=timeout, retries=LOAD_RETRIES) as client, _bars() as bars:
+    with Client(server.urls, timeout_s=timeout, retries=LOAD_RETRIES) as client, _bars() as bars:
         found = _scan(texts, bars)
         task = bars.add_task("embedding", total=found.texts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -158,7 +159,7 @@ def generate(
         early_stopping=None if early_stopping is None else _EARLY_STOPPING[early_stopping],
     )  # fmt: skip
     try:
-        _run(model, prompts, server.url, timeout, options, as_json=as_json, messages=_messages(prompts, chat, system))
+        _run(model, prompts, server.urls, timeout, options, as_json=as_json, messages=_messages(prompts, chat, system))
     except RequestError as error:
         typer.echo(server.message(error), err=True)
         if as_json:
@@ -167,14 +168,14 @@ def generate(
 
 
 def _run(
-    model: str, prompts: list[str], url: str, timeout: float, options: Options, *, as_json: bool,
+    model: str, prompts: list[str], urls: Sequence[str], timeout: float, options: Options, *, as_json: bool,
     messages: list[dict[str, str]] | None,
 ) -> None:  # fmt: skip
     count = len(prompts) * (options.get("n") or 1)
     results: list[dict[str, Any]] = [{"index": index, "text": "", "tokens": []} for index in range(count)]
     streaming = not as_json and count == 1
     began = time.perf_counter()
-    with Client(url, timeout_s=timeout) as client:
+    with Client(urls, timeout_s=timeout) as client:
         if messages is None:
             parts = client.generate_stream(model, prompts, **options)
         else:

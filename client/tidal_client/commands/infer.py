@@ -143,7 +143,7 @@ def infer(
             raise typer.BadParameter("cannot be combined with --pair, --image or --output", param_hint="--query")
         _rank(server, model, query, [each.text for each in queries], options, timeout, as_json=as_json)
     answers: list[InferResult] = []
-    with Client(server.url, timeout_s=timeout) as client:
+    with Client(server.urls, timeout_s=timeout) as client:
         for number, each in enumerate(queries):
             answer = _send(client, model, each, output or None, options)
             answers.append(answer)
@@ -216,7 +216,7 @@ def _rank(
     """Rank documents and end the command."""
     start = time.perf_counter()
     try:
-        with Client(server.url, timeout_s=timeout_s) as client:
+        with Client(server.urls, timeout_s=timeout_s) as client:
             ranked = client.rerank(model, query, documents, **options)
     except RequestError as error:
         typer.echo(server.message(error), err=True)

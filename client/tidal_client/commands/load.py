@@ -153,6 +153,9 @@ def load(
     With --retry, a request is sent up to 8 more times, after pauses that double from 0.2 s up to 5 s, within --timeout
     and its `latency_ms`, but not after its stream has begun.
 
+    With several --url, of one protocol, requests are distributed as by the client library: a request whose connection
+    fails is sent to another server, also without --retry.
+
     If the server runs on this machine, use HTTP: it costs the generator a fifth of gRPC's processor time.
 
     Exit codes:
@@ -196,10 +199,12 @@ def load(
     _check_model(server, model, timeout, retries, options, set(schedule.inputs[0]))
     with _progress(len(schedule)) as progress, usage_errors("MODEL"):
         if generate:
-            result = run_generations(server.url, model, schedule, timeout_s=timeout, retries=retries, progress=progress)
+            result = run_generations(
+                server.urls, model, schedule, timeout_s=timeout, retries=retries, progress=progress
+            )
         else:
             result = run_load(
-                server.url, model, schedule, outputs=output, timeout_s=timeout, retries=retries, progress=progress
+                server.urls, model, schedule, outputs=output, timeout_s=timeout, retries=retries, progress=progress
             )
     summary = summarise(result, slo_ms=slo_ms, late_ms=late_ms)
     if as_json:
@@ -220,7 +225,7 @@ def _check_model(
 ) -> None:
     """End the command if every request would fail: the model is not ready, or has other inputs."""
     try:
-        with Client(server.url, timeout_s=timeout_s, retries=retries) as client:
+        with Client(server.urls, timeout_s=timeout_s, retries=retries) as client:
             # With retries, requests wait for a model that is not ready, and so does this check.
             ready = retries > 0 or client.ready(model)
             inputs = [tensor.name for tensor in client.metadata(model).inputs] if ready else []

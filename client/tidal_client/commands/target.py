@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,15 +10,15 @@ import typer
 
 from tidal_client.errors import ConnectionFailed, InvalidArgument, RequestError
 from tidal_client.local_servers import choose_url, running_servers
-from tidal_client.transports import parse_url
+from tidal_client.transports import parse_urls
 
 Url = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         "--url",
         "-u",
-        help="Server: grpc://HOST:PORT or http://HOST:PORT. Default: the running `tidal serve`, else port 8001 (gRPC) "
-        "or 8000 (HTTP) of this machine.",
+        help="Server: grpc://HOST:PORT or http://HOST:PORT; repeat it for several servers with the same models. "
+        "Default: the running `tidal serve`, else port 8001 (gRPC) or 8000 (HTTP) of this machine.",
         show_default=False,
     ),
 ]
@@ -25,10 +26,15 @@ Url = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class TargetServer:
-    """A server's URL, and whether it is the default because no server is running."""
+    """URLs of one server or several, and whether it is the default because no server is running."""
 
-    url: str
+    urls: tuple[str, ...]
     is_default: bool
+
+    @property
+    def url(self) -> str:
+        """The URLs for messages and reports."""
+        return ", ".join(self.urls)
 
     def message(self, error: RequestError) -> str:
         """Return an error's code and message, with a remedy if no server is running."""
@@ -38,19 +44,19 @@ class TargetServer:
         return text
 
 
-def choose_target(url: str | None, protocol: Literal["http", "grpc"]) -> TargetServer:
-    """Return the server of --url, else the only running one, else the default port of this machine.
+def choose_target(urls: Sequence[str] | None, protocol: Literal["http", "grpc"]) -> TargetServer:
+    """Return the servers of --url, else the only running one, else the default port of this machine.
 
     Args:
-        url: Value of --url; None if it was not given.
+        urls: Values of --url; None or empty if it was not given.
         protocol: Protocol to use unless --url names one.
 
     Raises:
-        typer.BadParameter: The URL is malformed, or several servers are running and --url was not given.
+        typer.BadParameter: A URL is malformed, or several servers are running and --url was not given.
     """
     try:
-        found = choose_url(protocol) if url is None else url
-        parse_url(found)
+        found = tuple(urls) if urls else (choose_url(protocol),)
+        parse_urls(found)
     except InvalidArgument as error:
         raise typer.BadParameter(str(error), param_hint="--url") from None
-    return TargetServer(found, is_default=url is None and not running_servers())
+    return TargetServer(found, is_default=not urls and not running_servers())

@@ -18,7 +18,7 @@ from tidal_client.load.loop import Outcomes
 from tidal_client.options import Parameter
 from tidal_client.results import Array
 from tidal_client.retrying import attempts, stream_with_retries_async
-from tidal_client.transports import Address, AsyncTransport
+from tidal_client.transports import Address, AsyncTransport, connect_async
 
 
 def stream_request(model: str, inputs: Mapping[str, Array], parameters: Mapping[str, Parameter]) -> InferRequest:
@@ -39,7 +39,7 @@ class GenerationSender:
     """Sends generation requests and records the times of their tokens.
 
     Args:
-        address: Address of the server.
+        addresses: Addresses of the server, or of several.
         requests: Requests by number.
         outcomes: Records the end of each request.
         timeout_s: Timeout for each part of a stream, in seconds.
@@ -48,14 +48,14 @@ class GenerationSender:
 
     def __init__(
         self,
-        address: Address,
+        addresses: Sequence[Address],
         requests: Sequence[InferRequest],
         outcomes: Outcomes,
         *,
         timeout_s: float,
         retries: int,
     ) -> None:
-        self._address, self._requests, self._outcomes = address, requests, outcomes
+        self._addresses, self._requests, self._outcomes = addresses, requests, outcomes
         self._timeout_s, self._retries = timeout_s, retries
         self.first: Times = np.full(len(requests), np.nan)
         self.tokens: npt.NDArray[np.intp] = np.zeros(len(requests), np.intp)
@@ -79,7 +79,8 @@ class GenerationSender:
         self._loop.close()
 
     async def _connect(self) -> AsyncTransport:
-        return self._address.connect_async()
+        # Retries are counted here; attempts at another server after a failed connection are not.
+        return connect_async(self._addresses, 0, lambda: None)
 
     async def _end(self) -> None:
         for task in self._tasks:

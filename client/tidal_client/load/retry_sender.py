@@ -28,6 +28,7 @@ class RetrySender:
         retries: Maximum number of retries of a request.
         timeout_s: Time after the first attempt within which the last one begins, in seconds.
         deadlines_ms: Deadline of each request in milliseconds; None: no deadline.
+        addresses: Number of servers that the sender sends to.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class RetrySender:
         retries: int,
         timeout_s: float,
         deadlines_ms: Sequence[float | None],
+        addresses: int = 1,
     ) -> None:
         self._encode, self._finish = encode, finish
         self._retries, self._timeout_s, self._deadlines_ms = retries, timeout_s, deadlines_ms
-        #: Number of retries of each request, [requests].
+        self._addresses = addresses
+        #: Number of further attempts of each request, [requests].
         self.resent: npt.NDArray[np.intp] = np.zeros(len(deadlines_ms), np.intp)
         self._pending: dict[int, Attempts] = {}
         self._due: list[tuple[float, int]] = []
@@ -54,7 +57,8 @@ class RetrySender:
 
     def send(self, number: int, payload: bytes) -> None:
         """See `RequestSender.send`."""
-        self._pending[number] = Attempts(self._retries, self._timeout_s, self._deadlines_ms[number])
+        tries = self._pending[number] = Attempts(self._retries, self._timeout_s, self._deadlines_ms[number])
+        tries.moves = self._addresses - 1
         self._sender.send(number, payload)
 
     def close(self) -> None:

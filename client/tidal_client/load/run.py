@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tidal_client.client import DEFAULT_TIMEOUT_S
 from tidal_client.errors import InvalidArgument
 from tidal_client.load.arrivals import Times
+from tidal_client.load.balanced_sender import BalancedSender
 from tidal_client.load.generations import GenerationSender, stream_request
 from tidal_client.load.grpc_sender import GrpcSender
 from tidal_client.load.http_sender import HttpSender
@@ -22,7 +23,7 @@ from tidal_client.load.result import Generations, LoadResult
 from tidal_client.load.retry_sender import RetrySender
 from tidal_client.load.sender import Finish, OpenSender, RequestSender
 from tidal_client.results import Array
-from tidal_client.transports import Address, parse_url
+from tidal_client.transports import Address, parse_urls
 
 # Senders end every request within its timeout; the reserve covers a machine that was suspended.
 _RESERVE_S: Final = 10.0
@@ -65,7 +66,7 @@ def open_sender(address: Address, timeout_s: float, finish: Finish) -> RequestSe
 
 
 def run_load(
-    url: str,
+    url: str | Sequence[str],
     model: str,
     schedule: Schedule,
     *,
@@ -78,7 +79,8 @@ def run_load(
     """Send every request of a schedule at its time and wait until all have ended.
 
     Args:
-        url: `grpc://HOST:PORT`, or `http://HOST:PORT`, which costs the generator a fifth of the processor time.
+        url: `grpc://HOST:PORT`, or `http://HOST:PORT`, which costs the generator a fifth of the processor time. Several
+            of one protocol: requests are distributed, and sent again after a `ConnectionFailed`, as by `Client`.
         model: Name of the model.
         schedule: Requests with their send times.
         outputs: Names of the outputs to request; None: all.
@@ -91,12 +93,17 @@ def run_load(
     Raises:
         InvalidArgument: The URL or an input cannot be used. Errors of single requests are in the result.
     """
-    address = parse_url(url)
+    addresses = parse_urls(url)
+    address = addresses[0]
+    if any(each.protocol != address.protocol for each in addresses):
+        raise InvalidArgument(f"url: a load of single answers has one protocol; got {', '.join(url)}")
     payloads = _payloads(address, model, schedule, outputs)
     outcomes = Outcomes(len(schedule))
 
     def opened(finish: Finish) -> RequestSender:
-        return open_sender(address, timeout_s, finish)
+        if len(addresses) == 1:
+            return open_sender(address, timeout_s, finish)
+        return BalancedSender(addresses, lambda each, ended: open_sender(each, timeout_s, ended), model, finish)
 
     def again(number: int, left_ms: float | None) -> bytes:
         variant = schedule.mix[int(schedule.variants[number])]
@@ -104,18 +111,25 @@ def run_load(
         return encode(address, model, schedule.inputs[number % len(schedule.inputs)], outputs, left)
 
     retry_sender = None
-    if retries:
+    again_possible = bool(retries) or len(addresses) > 1
+    if again_possible:
         retry_sender = RetrySender(
-            opened, again, outcomes.finish, retries=retries, timeout_s=timeout_s, deadlines_ms=_deadlines_ms(schedule)
+            opened,
+            again,
+            outcomes.finish,
+            retries=retries,
+            timeout_s=timeout_s,
+            deadlines_ms=_deadlines_ms(schedule),
+            addresses=len(addresses),
         )
     sending = _Payloads(opened(outcomes.finish) if retry_sender is None else retry_sender, payloads)
-    drain_timeout_s = timeout_s * (2 if retries else 1) + _RESERVE_S
+    drain_timeout_s = timeout_s * (2 if again_possible else 1) + _RESERVE_S
     result = _run(schedule, sending, outcomes, drain_timeout_s, progress)
     return result if retry_sender is None else replace(result, resent=retry_sender.resent)
 
 
 def run_generations(
-    url: str,
+    url: str | Sequence[str],
     model: str,
     schedule: Schedule,
     *,
@@ -126,7 +140,7 @@ def run_generations(
     """Send a schedule to a model that generates text, each request as a stream; see `run_load`.
 
     Args:
-        url: `grpc://HOST:PORT` or `http://HOST:PORT`.
+        url: `grpc://HOST:PORT` or `http://HOST:PORT`, or several, see `run_load`.
         model: Name of the model.
         schedule: Requests with their send times; inputs have no batch axis: `text_input` [1] or `input_ids` [tokens].
         timeout_s: Timeout for each part of a stream, in seconds.
@@ -139,13 +153,13 @@ def run_generations(
     Raises:
         InvalidArgument: The URL cannot be used, or the model's name is empty.
     """
-    address = parse_url(url)
+    addresses = parse_urls(url)
     requests = [
         stream_request(model, schedule.inputs[number % len(schedule.inputs)], schedule.mix[variant].parameters)
         for number, variant in enumerate(schedule.variants.tolist())
     ]
     outcomes = Outcomes(len(schedule))
-    sender = GenerationSender(address, requests, outcomes, timeout_s=timeout_s, retries=retries)
+    sender = GenerationSender(addresses, requests, outcomes, timeout_s=timeout_s, retries=retries)
     # The length of a stream is unknown in advance, so there is no limit on the wait for its end.
     result = _run(schedule, sender, outcomes, None, progress)
     return replace(result, resent=sender.resent, generated=Generations(sender.first, sender.tokens))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 from urllib.parse import urlsplit
@@ -88,6 +88,46 @@ class Address:
         from tidal_client.transports.http_aio import AsyncHttpTransport
 
         return AsyncHttpTransport(self.location)
+
+
+def connect(addresses: Sequence[Address], retries: int, restored: Callable[[], None]) -> Transport:
+    """Return a blocking transport to one or several servers; it connects on the first request.
+
+    Args:
+        addresses: Addresses of the servers.
+        retries: Maximum number of retries of a call to several servers, whose transport retries by itself.
+        restored: Called when one of several servers that could not be reached answers again.
+    """
+    if len(addresses) == 1:
+        return addresses[0].connect()
+    from tidal_client.transports.balanced import BalancedTransport
+
+    return BalancedTransport([each.connect() for each in addresses], retries, restored)
+
+
+def connect_async(addresses: Sequence[Address], retries: int, restored: Callable[[], None]) -> AsyncTransport:
+    """Return a transport to one or several servers for the running event loop; see `connect`."""
+    if len(addresses) == 1:
+        return addresses[0].connect_async()
+    from tidal_client.transports.balanced_aio import AsyncBalancedTransport
+
+    return AsyncBalancedTransport([each.connect_async() for each in addresses], retries, restored)
+
+
+def parse_urls(url: str | Sequence[str]) -> list[Address]:
+    """Parse one URL, or each of several; see `parse_url`.
+
+    Raises:
+        InvalidArgument: A URL has another form or occurs twice, or there is none.
+    """
+    urls = [url] if isinstance(url, str) else list(url)
+    if not urls:
+        raise InvalidArgument("url: expected a URL or several, got an empty list")
+    addresses = [parse_url(each) for each in urls]
+    for number, address in enumerate(addresses):
+        if address in addresses[:number]:
+            raise InvalidArgument(f"url '{urls[number]}' is given twice; give each server once")
+    return addresses
 
 
 def parse_url(url: str) -> Address:

@@ -21,6 +21,7 @@ from tidal_client.results import Array, ModelMetadata
 from tidal_client.transports.grpc_messages import infer_message, is_last, response_arrays, response_metadata
 
 _UNLIMITED = 2**31 - 1
+_NOT_REACHED = re.compile("failed to connect to|errors resolving|DNS resolution failed|No route to host")
 # By default gRPC waits up to two minutes before it reconnects; a server restart takes seconds.
 CHANNEL = [
     ("grpc.max_send_message_length", _UNLIMITED),
@@ -55,7 +56,9 @@ def failure(status: str, message: str, location: str, timeout_s: float) -> Reque
     if isinstance(error, DeadlineExceeded):
         return DeadlineExceeded(f"no answer from grpc://{location} within {timeout_s:g} s")
     if isinstance(error, ConnectionFailed):
-        return ConnectionFailed(f"no connection to grpc://{location}: {message}{_other_protocol(message)}")
+        failed = ConnectionFailed(f"no connection to grpc://{location}: {message}{_other_protocol(message)}")
+        failed.reached = _NOT_REACHED.match(message) is None
+        return failed
     return error
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import socket
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -28,15 +30,25 @@ from tidal_client.transports.http_stream import read_event, stream_body, stream_
 #: Hint for addresses that speak another protocol.
 NO_HTTP: Final = "it does not speak plain HTTP: if it is the server's gRPC port, use grpc://HOST:PORT"
 
+_NO_ROUTE: Final = (errno.EHOSTUNREACH, errno.ENETUNREACH)
+
 
 def timed_out(location: str, timeout_s: float) -> RequestError:
     """Return the error for a call that had no answer in time."""
     return DeadlineExceeded(f"no answer from http://{location} within {timeout_s:g} s")
 
 
-def not_connected(location: str, reason: object) -> RequestError:
-    """Return the error for a connection that failed or broke."""
-    return ConnectionFailed(f"no connection to http://{location}: {reason}")
+def not_connected(location: str, reason: object, *, reached: bool = True) -> RequestError:
+    """Return the error for a connection that failed or broke.
+
+    Args:
+        location: ``host:port`` of the server.
+        reason: Why it failed or broke.
+        reached: Whether there was a connection.
+    """
+    error = ConnectionFailed(f"no connection to http://{location}: {reason}")
+    error.reached = reached
+    return error
 
 
 class HttpTransport:
@@ -118,7 +130,10 @@ class HttpTransport:
                 raise Cancelled("the client was closed before the response arrived") from None
             if isinstance(error, TimeoutError):
                 raise timed_out(self._location, timeout_s) from None
-            raise not_connected(self._location, _reason(error)) from None
+            refused = isinstance(error, ConnectionRefusedError | socket.gaierror) or (
+                isinstance(error, OSError) and error.errno in _NO_ROUTE
+            )
+            raise not_connected(self._location, _reason(error), reached=not refused) from None
 
 
 def _reason(error: Exception) -> object:

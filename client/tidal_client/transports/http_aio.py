@@ -125,7 +125,8 @@ class AsyncHttpTransport:
             return timed_out(self._location, timeout_s)
         if isinstance(error, aiohttp.ClientResponseError):  # not HTTP; the content may be of any size
             return not_connected(self._location, NO_HTTP)
-        return not_connected(self._location, str(error) or type(error).__name__)
+        reached = not isinstance(error, aiohttp.ClientConnectorError)
+        return not_connected(self._location, str(error) or type(error).__name__, reached=reached)
 
 
 def _stream_session() -> aiohttp.ClientSession:
