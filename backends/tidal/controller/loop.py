@@ -199,7 +199,7 @@ class Controller:
         began = time.monotonic()
         counts = decision.before
         try:
-            for stage in stages(decision.before, decision.after):
+            for (stage,) in stages([decision.before], [decision.after]):
                 if stop.is_set():
                     self._events.record(
                         "stopped", f"stopped at {format_counts(by_length(front.profile, counts))}", front.model
