@@ -162,7 +162,7 @@ class TestScaling:
         decisions, present = drive(model, EVEN, 0, 5, counts(0, 0, 0), devices=5)
         assert present == (1, 1, 3)
         assert decisions[0].reason == "3 instances are below the 5 that devices hold"
-        assert drive(model, present, 5, 5, counts(0, 0, 0), devices=2)[1] == (0, 0, 2)
+        assert drive(model, present, 5, 5, counts(0, 0, 0), devices=2)[1] == (0, 1, 1)
 
     def test_latencies_during_a_change_are_ignored(self) -> None:
         model = control(period_s=1000, max_instances=5)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.controller.fronts import ServedFront
-from tidal.gpus import VISIBLE_VARIABLE, gpus_named
+from tidal.gpus import VISIBLE_VARIABLE, gpus_named, visible_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,15 @@ class HostDevices:
         """Return the devices of a process: the cores that it may run on, and the GPUs of its environment.
 
         Raises:
-            OSError: The process has ended or belongs to another user.
+            OSError: The process has ended.
         """
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        cores = len(os.sched_getaffinity(pid))
+        try:
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except PermissionError:  # a container may have more capabilities than this process
+            return cls(cores, len(visible_gpus()))
         named = next((each for each in variables if each.startswith(f"{VISIBLE_VARIABLE}=".encode())), None)
-        gpus = gpus_named(None if named is None else named.decode(errors="replace").partition("=")[2])
-        return cls(len(os.sched_getaffinity(pid)), len(gpus))
+        return cls(cores, len(gpus_named(None if named is None else named.decode(errors="replace").partition("=")[2])))
 
     def instances(self, front: ServedFront, others: Iterable[tuple[ServedFront, int]]) -> int | None:
         """Return how many instances of a model these devices hold beside those of other models, at least 1 (G).
