@@ -10,7 +10,7 @@ from tidal.arlo.scheduling.problem import AllocationProblem, RuntimeProfile, cap
 from tidal.arlo.scheduling.reallocation import MIN_GAIN, Reallocation, batch_size, reallocate, stages
 from tidal.arlo.scheduling.replacement import Replacement, replacement_batches, replacement_plan
 from tidal.arlo.scheduling.scaling import Autoscaler, InstanceLoad, Scaling, least_busy
-from tidal.arlo.scheduling.solution import Solution, min_gpus, solve, start_allocation
+from tidal.arlo.scheduling.solution import Solution, even_allocation, min_gpus, solve, start_allocation
 
 __all__ = [
     "MIN_GAIN",
@@ -29,6 +29,7 @@ __all__ = [
     "batch_size",
     "capacity_within",
     "demand_by_runtime",
+    "even_allocation",
     "least_busy",
     "min_gpus",
     "place",
