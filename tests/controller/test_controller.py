@@ -239,6 +239,26 @@ def test_latencies_at_the_slo_add_an_instance_of_the_longest(
     assert traffic.failures == []
 
 
+def test_a_runtime_published_without_instances_serves_once_it_is_allocated(
+    repository_in: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    """As `tidal build` publishes where there are fewer devices than runtimes."""
+    repository = repository_in(tmp_path)
+    for length in (16, 32):
+        with (repository / f"tiny_len{length}" / "config.pbtxt").open("a") as config:
+            config.write('parameters { key: "deployed" value { string_value: "false" } }\n')
+    with serving(repository, tmp_path / "run") as served:
+        with Traffic(served.report["grpc"], "tiny", SHORT) as traffic:
+            assert until(lambda: traffic.answered > 50)
+            assert used(served) == {16: 0, 32: 0, 64: 1}
+            answer = served.tidal("models", "allocate", "tiny", "16=1")
+            assert answer.returncode == 0, answer.stderr
+            assert used(served) == {16: 1, 32: 0, 64: 1}
+            aim = traffic.answered + 50
+            assert until(lambda: traffic.answered >= aim)
+        assert traffic.failures == []
+
+
 def test_without_a_server_once_says_so(tmp_path: Path) -> None:
     answer = tidal_in_process("controller", "--once", environment=environment_in(tmp_path))
     assert answer.returncode == 3
