@@ -146,7 +146,9 @@ def build_all(folder: Path, *, heavy: bool) -> BuiltRepository:
     # Both levels are one model: their answers do not matter here.
     Cascades(folder / "levels").publish(served, "cascade", 0.6, models=(SMALL, SMALL))
     source = found.base.source
-    _build(source, served, "split", lengths=[*LATENCIES_MS], placement="partitioned", slo_ms=400, max_batch=1)
+    _build(
+        source, served, "split", lengths=[*LATENCIES_MS], placement="partitioned", slo_ms=400, max_batch=1, contexts=3
+    )
     _fix_profile(served / "split/1/manifest.json")
     shutil.copytree(served / f"split_len{ENGINE_LENGTH}", served / "engine")
     _change(served / "engine/1/manifest.json", front=None)  # it is independent of its former front

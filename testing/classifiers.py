@@ -16,7 +16,8 @@ def build_classifier(repository: Path, source: Path, **fields: Any) -> None:
     Args:
         repository: Folder of the model repository.
         source: Folder of the classifier in Hugging Face format.
-        fields: Fields of the spec; `name` is "tiny" if it is not given.
+        fields: Fields of the spec; `name` is "tiny" if it is not given. A partitioned model gets an instance of each
+            runtime, on a machine with fewer cores too.
     """
     from tidal_builders.arlo.build import build_arlo
     from tidal_builders.arlo.spec import ArloSpec
@@ -25,6 +26,8 @@ def build_classifier(repository: Path, source: Path, **fields: Any) -> None:
     spec = {"kind": "arlo", "name": "tiny", "model": str(source), "precision": "fp32", **fields}
     if spec.get("placement") != "partitioned":
         spec.setdefault("form", "dynamic")
+    elif "lengths" in spec:
+        spec.setdefault("contexts", len(spec["lengths"]))
     with short_timing():
         build_arlo(
             cast(ArloSpec, parse_spec(spec, "test")), repository, spec_file=Path(f"{spec['name']}.yaml"), force=True

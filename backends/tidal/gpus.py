@@ -14,7 +14,11 @@ _UUID_BYTES = 96
 @cache
 def visible_gpus() -> tuple[str, ...]:
     """GPUs as `CUDA_VISIBLE_DEVICES` names them, or the UUIDs of all GPUs if it is not set; empty without a driver."""
-    named = os.environ.get(VISIBLE_VARIABLE)
+    return gpus_named(os.environ.get(VISIBLE_VARIABLE))
+
+
+def gpus_named(named: str | None) -> tuple[str, ...]:
+    """GPUs that a value of `CUDA_VISIBLE_DEVICES` names; None: the UUIDs of all GPUs, empty without a driver."""
     if named is not None:
         return tuple(gpu.strip() for gpu in named.split(",") if gpu.strip())
     try:

@@ -15,15 +15,22 @@ from tidal.device import Device
 from tidal.engine_model.manifest import ExtraOutput, MainOutput, Runtime, load_engine_manifest
 from tidal.manifest import MANIFEST_FILE, FileRecord, Source, TokenizerInfo, Verification, sha256_file
 from tidal.profiles import LatencyProfile
+from tidal.repository.allocation import configured_instances
 from tidal.repository.config import instance_count, read_config, with_instances
 from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo.native import single_query_profile
-from tidal_builders.arlo.runtimes import default_instances, instance_gpus, publish_with_runtimes
+from tidal_builders.arlo.runtimes import instance_gpus, publish_with_runtimes
 
 LENGTHS = (16, 64)
 
 
-def make_front(folder: Path, files: Sequence[str], tokenizer: Path | None = None, max_batch: int = 4) -> ArloManifest:
+def make_front(
+    folder: Path,
+    files: Sequence[str],
+    tokenizer: Path | None = None,
+    max_batch: int = 4,
+    lengths: tuple[int, ...] = LENGTHS,
+) -> ArloManifest:
     """A native front's manifest, and stand-ins for its files in `folder`."""
     names = {*files, "tokenizer/tokenizer.json"}
     for name in names:
@@ -47,13 +54,17 @@ def make_front(folder: Path, files: Sequence[str], tokenizer: Path | None = None
         libraries={"tensorrt": "10.14"},
         runtimes=tuple(
             Runtime(max_length=length, file=file, dynamic=False, max_batch=max_batch)
-            for length, file in zip(LENGTHS, files, strict=True)
+            for length, file in zip(lengths, files, strict=True)
         ),
         main_output=MainOutput(width=2),
         extra_outputs=(ExtraOutput(name="attention_received", per_token=True),),
         verification=Verification(samples=1, max_abs_error=0.0, tolerance=1e-3, argmax_agreement=1.0),
         profile=LatencyProfile(
-            lengths=LENGTHS, batches=(1,), median_ms=((1.0,), (2.0,)), p95_ms=((1.0,), (2.0,)), threads=1
+            lengths=lengths,
+            batches=(1,),
+            median_ms=tuple((float(n),) for n in lengths),
+            p95_ms=tuple((float(n),) for n in lengths),
+            threads=1,
         ),
         files=tuple(
             FileRecord(path=name, bytes=(folder / name).stat().st_size, sha256=sha256_file(folder / name))
@@ -79,13 +90,13 @@ def test_one_query_runs_on_the_static_profile_of_its_length(
     assert [single_query_profile(front, place) for place in range(2)] == profiles
 
 
-def publish_front(tmp_path: Path, tiny: Path) -> Path:
+def publish_front(tmp_path: Path, tiny: Path, lengths: tuple[int, ...] = LENGTHS) -> Path:
     """A repository with a partitioned native model whose runtimes share a plan."""
     repository = tmp_path / "repository"
     entry = ModelEntry(repository / "tiny")
     entry.folder.mkdir(parents=True)
     staging = entry.new_staging()
-    front = make_front(staging, ["engines/a/a.plan"] * 2, tiny / "tokenizer.json")
+    front = make_front(staging, ["engines/a/a.plan"] * len(lengths), tiny / "tokenizer.json", lengths=lengths)
     publish_with_runtimes(entry, front, staging, lambda _stage, _share: None)
     return repository
 
@@ -144,13 +155,23 @@ def test_instances_are_distributed_over_the_visible_gpus(
         groups = parsed(folder / "config.pbtxt").instance_group
         assert [(list(group.gpus), group.count, len(group.profile)) for group in groups] == [([n], 1, 1) for n in gpus]
         config = read_config(folder)
-        assert instance_count(config) == len(gpus)
+        assert instance_count(config) == (0 if length == LENGTHS[0] and len(visible) == 1 else len(gpus))
         assert instance_count(with_instances(config, 7)) == 7
 
 
 def test_more_instances_than_gpus_share_them() -> None:
-    counts = default_instances(3, 2)
-    assert [instance_gpus(counts, place, 2) for place in range(3)] == [[0], [1], [0]]
+    assert [instance_gpus([1, 1, 1], place, 2) for place in range(3)] == [[0], [1], [0]]
+
+
+def test_eight_runtimes_on_two_gpus_have_two_instances(
+    tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidal_builders.arlo.runtimes.visible_gpus", lambda: ("0", "1"))
+    repository = publish_front(tmp_path, tiny, tuple(range(8, 65, 8)))
+    instances = configured_instances(repository / "tiny", range(8, 65, 8))
+    assert instances == {**dict.fromkeys(range(8, 49, 8), 0), 56: 1, 64: 1}
+    groups = [parsed(repository / f"tiny_len{length}" / "config.pbtxt").instance_group for length in (56, 64)]
+    assert [list(group.gpus) for (group,) in groups] == [[0], [1]]
 
 
 def test_the_plan_has_the_path_that_tritons_backend_reads(repository: Path) -> None:

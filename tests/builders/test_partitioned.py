@@ -14,16 +14,19 @@ from tests.builders.conftest import Published
 from tests.tabi.builders.command import tidal_build
 from tidal import device
 from tidal.arlo.manifest import load_arlo_manifest
+from tidal.arlo.scheduling import even_allocation
 from tidal.catalog.graph import ModelGraph
 from tidal.engine_model.manifest import load_engine_manifest
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE
-from tidal.repository.config import instance_count, read_config
+from tidal.repository.allocation import configured_instances
+from tidal.repository.config import instance_count, read_config, with_instances
 from tidal.repository.entries import KEPT_VERSIONS, ModelEntry
+from tidal.server.starting import plan_start
 from tidal_builders.arlo.build import _config, build_arlo
 from tidal_builders.arlo.choices import choose_placement
 from tidal_builders.arlo.report import ArloReport
-from tidal_builders.arlo.runtimes import default_instances, publish_with_runtimes
+from tidal_builders.arlo.runtimes import publish_with_runtimes
 from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.specs import load_spec
 
@@ -256,10 +259,25 @@ def test_the_slo_of_the_spec(once: tuple[Path, Path]) -> None:
 
 @pytest.mark.parametrize(
     ("runtimes", "workers", "counts"),
-    [(2, 2, [1, 1]), (2, 3, [1, 2]), (3, 8, [2, 3, 3]), (4, 2, [1, 1, 1, 1]), (1, 5, [5]), (3, 3, [1, 1, 1])],
+    [(2, 2, [1, 1]), (2, 3, [1, 2]), (3, 8, [2, 3, 3]), (4, 2, [0, 0, 1, 1]), (1, 5, [5]), (3, 3, [1, 1, 1])],
 )
 def test_instances_are_as_even_as_the_cores_allow(runtimes: int, workers: int, counts: list[int]) -> None:
-    assert default_instances(runtimes, workers) == counts
+    assert list(even_allocation(workers, runtimes)) == counts
+
+
+def test_with_fewer_cores_than_runtimes_the_short_ones_have_no_instance(copied: tuple[Path, Path]) -> None:
+    _, repository = copied
+    manifest = load_arlo_manifest(repository / "tiny/1")
+    one_core = manifest.model_copy(update={"profile": manifest.profile.model_copy(update={"concurrency": 1})})
+    staging = ModelEntry(repository / "tiny").new_staging()
+    shutil.copytree(repository / "tiny/1", staging, dirs_exist_ok=True)
+    (staging / MANIFEST_FILE).write_text(one_core.model_dump_json())
+    publish_with_runtimes(ModelEntry(repository / "tiny"), one_core, staging, lambda _stage, _share: None)
+    graph = ModelGraph.read(repository)
+    assert configured_instances(repository / "tiny", [16, 32]) == {16: 0, 32: 1}
+    assert plan_start(graph, graph.models).models == ("tiny", "tiny_len32")
+    given = with_instances(read_config(repository / "tiny_len16"), 2)
+    assert (instance_count(given), given.get("parameters")) == (2, {})
 
 
 def spec_of(placement: str) -> ArloSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,9 @@ from tidal.server.gauges import used_instances
 pytestmark = pytest.mark.server
 
 QUICK = ("--period", "2")
+# Whatever devices this machine has.
+THREE = ("--min-instances", "3", "--max-instances", "3")
+FIXED = {"min_instances": 3, "max_instances": 3}
 # Words of a query that fits each runtime, with two special tokens.
 SHORT, MIDDLE, LONG = 10, 25, 50
 
@@ -47,7 +51,7 @@ def test_a_dry_run_prints_the_plan_and_changes_nothing(even: Served) -> None:
     with Traffic(served.report["grpc"], "tiny", SHORT) as traffic:
         assert until(lambda: traffic.answered > 20)
         # Any gain is enough: a busy machine sends few queries, so the gain is small, and publishes counters late.
-        dry_run = ("--once", "--dry-run", "--period", "4", "--min-gain", "0")
+        dry_run = ("--once", "--dry-run", "--period", "4", "--min-gain", "0", *THREE)
         planned = "tiny: would allocate 16=1 32=1 64=1 -> 16=2 32=0 64=1: the best allocation is predicted"
         assert until(lambda: planned in served.tidal("controller", *dry_run).stdout)
         lines = served.tidal("controller", "tiny", "--json", *dry_run)
@@ -65,7 +69,7 @@ def test_a_dry_run_prints_the_plan_and_changes_nothing(even: Served) -> None:
 def test_without_traffic_it_keeps_the_allocation(even: Served) -> None:
     before, kept = allocation(even), "tiny: keep 16=1 32=1 64=1: there were no queries"
     # A busy machine publishes the counters of earlier queries seconds later: they must not justify a change.
-    once = ("--once", "--min-gain", "0.99", *QUICK)
+    once = ("--once", "--min-gain", "0.99", *QUICK, *THREE)
     answers = []
 
     def idle() -> bool:
@@ -79,7 +83,7 @@ def test_without_traffic_it_keeps_the_allocation(even: Served) -> None:
 
 def test_shifting_lengths_are_followed_without_a_failed_request(even: Served) -> None:
     served, sent = even, 0
-    with controller(served.environment, *QUICK, "--metrics-port", "0") as running:
+    with controller(served.environment, *QUICK, *THREE, "--metrics-port", "0") as running:
         for words, wanted in (
             (SHORT, {16: 2, 32: 0, 64: 1}),
             (MIDDLE, {16: 0, 32: 2, 64: 1}),
@@ -118,16 +122,48 @@ def test_bounds_add_and_release_instances(even: Served) -> None:
     (decision,) = running.of("decision")
     assert decision["action"] == "add"
     assert decision["reason"] == "3 instances are below the minimum of 4"
-    with controller_thread(served.environment, period_s=600, min_instances=3, max_instances=3) as running:
+    with controller_thread(served.environment, period_s=600, **FIXED) as running:
         assert running.wait_for("changed")
         assert sum(used(served).values()) == 3
     assert running.of("decision")[0]["action"] == "release"
 
 
+def test_a_host_of_two_cores_has_two_instances_and_loses_no_request(even: Served) -> None:
+    """One process for each of three runtimes would share two cores."""
+    served, server = even, even.state["server_pid"]
+    cores = os.sched_getaffinity(server)
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    os.sched_setaffinity(server, sorted(cores)[:2])
+    try:
+        planned = served.tidal("controller", "--once", "--dry-run", "--json", *QUICK)
+        with (
+            Traffic(served.report["grpc"], "tiny", SHORT) as short,
+            Traffic(served.report["grpc"], "tiny", MIDDLE) as middle,
+            controller_thread(served.environment, period_s=2) as running,
+        ):
+            assert running.wait_for("changed"), running.events
+            assert running.wait_for("decision", 2), running.events
+            counts = used(served)
+            aims = [traffic.answered + 50 for traffic in (short, middle)]
+            assert until(lambda: short.answered >= aims[0] and middle.answered >= aims[1])
+    finally:
+        os.sched_setaffinity(server, cores)
+    released = [json.loads(line) for line in planned.stdout.splitlines() if '"release"' in line]
+    assert [(each["before"], each["after"]) for each in released] == [
+        ({"16": 1, "32": 1, "64": 1}, {"16": 0, "32": 1, "64": 1})
+    ]
+    assert running.of("decision")[0]["reason"] == "3 instances are above the 2 that devices hold"
+    assert sum(counts.values()) == 2
+    assert counts[64] >= 1
+    assert short.failures == middle.failures == []
+    assert (short.answered, middle.answered) == (short.sent, middle.sent)
+
+
 def test_an_interrupted_change_is_completed(served: Served) -> None:
     folder = Path(served.report["repository"]) / "tiny"
     write_allocation(folder, make_allocation({16: 1, 32: 1, 64: 1}, loaded=used(served)))
-    with controller_thread(served.environment, period_s=600) as running:
+    with controller_thread(served.environment, period_s=600, **FIXED) as running:
         assert running.wait_for("completed")
         assert used(served) == allocation(served) == {16: 1, 32: 1, 64: 1}
     assert running.of("decision") == running.of("failed") == []
@@ -136,7 +172,7 @@ def test_an_interrupted_change_is_completed(served: Served) -> None:
 def test_a_failed_change_is_logged_once_and_retried(even: Served) -> None:
     served, folder = even, Path(even.report["repository"]) / "tiny"
     traffic = Traffic(served.report["grpc"], "tiny", LONG)
-    with controller_thread(served.environment, period_s=1) as running, traffic:
+    with controller_thread(served.environment, period_s=1, **FIXED) as running, traffic:
         with exclusive_change(folder):  # as another process would
             assert running.wait_for("failed")
             assert running.wait_for("decision", 2, action="allocate")
@@ -188,7 +224,7 @@ def test_latencies_at_the_slo_add_an_instance_of_the_longest(
     config.write_text(text.replace('string_value: "400"', 'string_value: "0.3"'))  # no response is that fast
     with (
         serving(repository, runtime) as served,
-        controller_thread(served.environment, period_s=600, max_instances=4) as running,
+        controller_thread(served.environment, period_s=600, min_instances=3, max_instances=4) as running,
         Traffic(served.report["grpc"], "tiny", SHORT) as traffic,
     ):
         assert running.wait_for("changed")
@@ -203,6 +239,26 @@ def test_latencies_at_the_slo_add_an_instance_of_the_longest(
     assert traffic.failures == []
 
 
+def test_a_runtime_published_without_instances_serves_once_it_is_allocated(
+    repository_in: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    """As `tidal build` publishes where there are fewer devices than runtimes."""
+    repository = repository_in(tmp_path)
+    for length in (16, 32):
+        with (repository / f"tiny_len{length}" / "config.pbtxt").open("a") as config:
+            config.write('parameters { key: "deployed" value { string_value: "false" } }\n')
+    with serving(repository, tmp_path / "run") as served:
+        with Traffic(served.report["grpc"], "tiny", SHORT) as traffic:
+            assert until(lambda: traffic.answered > 50)
+            assert used(served) == {16: 0, 32: 0, 64: 1}
+            answer = served.tidal("models", "allocate", "tiny", "16=1")
+            assert answer.returncode == 0, answer.stderr
+            assert used(served) == {16: 1, 32: 0, 64: 1}
+            aim = traffic.answered + 50
+            assert until(lambda: traffic.answered >= aim)
+        assert traffic.failures == []
+
+
 def test_without_a_server_once_says_so(tmp_path: Path) -> None:
     answer = tidal_in_process("controller", "--once", environment=environment_in(tmp_path))
     assert answer.returncode == 3
@@ -213,7 +269,7 @@ def test_waits_for_a_restarted_server_and_follows_it_to_its_new_ports(
     repository_in: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     repository, runtime = repository_in(tmp_path), tmp_path / "run"
-    with controller_thread(environment_in(runtime), period_s=1) as running:
+    with controller_thread(environment_in(runtime), period_s=1, **FIXED) as running:
         assert running.wait_for("away")
         with serving(repository, runtime) as first:
             assert running.wait_for("connected")

@@ -22,17 +22,22 @@ def counts(
 
 
 def control(present: tuple[int, ...] = EVEN, **options: float) -> ModelController:
-    return ModelController(PROFILE, ControllerSettings(**{"period_s": 10.0, **options}), present, 0.0)  # type: ignore[arg-type]
+    return ModelController(PROFILE, ControllerSettings(**{"period_s": 10.0, **options}), sum(present), 0.0)  # type: ignore[arg-type]
 
 
 def drive(
-    control: ModelController, present: tuple[int, ...], start: float, seconds: int, each: ModelCounts
+    control: ModelController,
+    present: tuple[int, ...],
+    start: float,
+    seconds: int,
+    each: ModelCounts,
+    devices: int = sum(EVEN),
 ) -> tuple[list[AllocationDecision], tuple[int, ...]]:
     """Observe and decide every second, and apply each decision."""
     decisions = []
     for second in range(1, seconds + 1):
         control.observe(each)
-        decision = control.decide(start + second, present)
+        decision = control.decide(start + second, present, devices)
         if decision is not None:
             decisions.append(decision)
             if decision.after != present:
@@ -93,7 +98,7 @@ class TestPeriods:
         held: tuple[int, ...] = present
         for mix in mixes:
             critical = counts(*mix, slow=sum(mix), critical=sum(mix))
-            decisions, held = drive(model, held, now, 10, critical)
+            decisions, held = drive(model, held, now, 10, critical, instances)
             now += 10
             assert len(decisions) == 1
             assert sum(held) == instances
@@ -124,7 +129,7 @@ class TestScaling:
         for second in range(1, 62):
             busy = (2.4, 0.1, 0.5) if second <= 50 else (0.0, 0.0, 0.0)
             model.observe(ModelCounts(1.0, (10, 0, 0), busy, 10, 0, 0, 0.05))
-            decisions.append(model.decide(float(second), (4, 1, 1)))
+            decisions.append(model.decide(float(second), (4, 1, 1), 6))
         assert [d.after for d in decisions if d is not None and d.action == "release"] == [(4, 0, 1)]
 
     def test_the_last_instance_of_the_longest_runtime_stays(self) -> None:
@@ -140,6 +145,24 @@ class TestScaling:
         assert drive(control(min_instances=2, max_instances=2), EVEN, 0, 5, counts(0, 0, 0))[1] == (0, 1, 1)
         assert drive(control(max_instances=2), EVEN, 0, 5, counts(0, 0, 0))[1] == (0, 1, 1)
         assert drive(control(min_instances=4), EVEN, 0, 5, counts(0, 0, 0))[1] == (1, 1, 2)
+
+    def test_eight_runtimes_on_two_devices_have_two_instances(self) -> None:
+        """One process per runtime, as `tidal build` once published them, whatever the devices."""
+        profile = ModelProfile(tuple(range(64, 513, 64)), tuple(0.003 * n for n in range(1, 9)), 0.4)
+        model = ModelController(profile, ControllerSettings(period_s=20.0), 2, 0.0)
+        short = ModelCounts(1.0, (50.0, *[0.0] * 7), (0.15, *[0.0] * 7), 50)
+        decisions, present = drive(model, (1,) * 8, 0, 20, short, 2)
+        assert present == (1, 0, 0, 0, 0, 0, 0, 1)
+        assert [d.action for d in decisions] == ["release"] * 6 + ["keep"]
+        assert decisions[0].reason == "8 instances are above the 2 that devices hold"
+        assert [sum(d.after) for d in decisions] == [7, 6, 5, 4, 3, 2, 2]
+
+    def test_devices_that_become_free_are_used(self) -> None:
+        model = control()
+        decisions, present = drive(model, EVEN, 0, 5, counts(0, 0, 0), devices=5)
+        assert present == (1, 1, 3)
+        assert decisions[0].reason == "3 instances are below the 5 that devices hold"
+        assert drive(model, present, 5, 5, counts(0, 0, 0), devices=2)[1] == (0, 1, 1)
 
     def test_latencies_during_a_change_are_ignored(self) -> None:
         model = control(period_s=1000, max_instances=5)

@@ -82,7 +82,7 @@ def test_a_decision_improves_the_prediction_and_keeps_the_gpus(
 def test_stages_reach_the_target_with_the_fewest_replacements(
     before: tuple[int, int, int], after: tuple[int, int, int]
 ) -> None:
-    steps = list(stages(before, after))
+    steps = [step for (step,) in stages([before], [after])]
     assert (steps[-1] if steps else before) == after
     least = [min(a, b) for a, b in zip(before, after, strict=True)]
     moved, last = 0, before
@@ -92,4 +92,4 @@ def test_stages_reach_the_target_with_the_fewest_replacements(
         assert 1 <= moves <= batch_size(sum(before))
         assert all(have >= few for have, few in zip(step, least, strict=True))
         moved, last = moved + moves, step
-    assert moved == len(replacement_plan(before, after))
+    assert moved == len(replacement_plan([before], [after]))

@@ -15,7 +15,7 @@ from testing.serving import publish
 from tests.serve.partitioned import publish_partitioned, set_instances
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, Unavailable
-from tidal.repository.allocation import read_allocation, usable_instances
+from tidal.repository.allocation import configured_instances, read_allocation, usable_instances
 from tidal.repository.config import instance_count, read_config, with_instances
 from tidal.server.active_config import active_config, load_model, restart_model
 from tidal.server.allocate import format_counts, partitioned_model, plan_steps, wanted_now, write_wanted
@@ -131,6 +131,16 @@ class TestLoading:
         load_model(control, ModelGraph.read(repository), "m_len16")
         restart_model(control, ModelGraph.read(repository), "m_len16")
         assert control.calls == [("m_len16", "unload")] * 3
+
+    def test_a_runtime_that_is_not_deployed_is_loaded_once_an_allocation_says_so(self, repository: Path) -> None:
+        with (repository / "m_len16" / "config.pbtxt").open("a") as config:
+            config.write('parameters { key: "deployed" value { string_value: "false" } }\n')
+        assert configured_instances(repository / "m", [16, 64]) == {16: 0, 64: 1}
+        control = FakeControl()
+        load_model(control, ModelGraph.read(repository), "m_len16")
+        set_instances(repository, "m", {16: 1, 64: 1})
+        load_model(control, ModelGraph.read(repository), "m_len16")
+        assert control.calls == [("m_len16", "unload"), ("m_len16", 1)]
 
     def test_a_load_is_repeated_after_a_concurrent_allocation(self, repository: Path) -> None:
         control = FakeControl(during=[lambda: set_instances(repository, "m", {16: 2, 64: 1})])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,6 +96,11 @@ class ArloManifest(Published):
     def max_length(self) -> int:
         """Longest input that any runtime accepts, in tokens."""
         return self.runtimes[-1].max_length
+
+    @property
+    def device_share(self) -> Fraction:
+        """Devices that an instance of a runtime occupies: cores, or the share of a GPU that it was measured with."""
+        return Fraction(1, self.profile.concurrency) if self.device.kind == "gpu" else Fraction(self.profile.threads)
 
     @property
     def static_upto(self) -> int:

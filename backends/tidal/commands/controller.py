@@ -34,11 +34,11 @@ def controller(
     ] = MIN_GAIN,
     min_instances: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Minimum number of instances per model.  [default: the current number]"),
+        typer.Option(metavar="N", help="Minimum number of instances per model.  [default: as many as devices hold]"),
     ] = None,
     max_instances: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Maximum number of instances per model.  [default: the current number]"),
+        typer.Option(metavar="N", help="Maximum number of instances per model.  [default: as many as devices hold]"),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Observe one period, decide once, and exit.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print decisions without applying them.")] = False,
@@ -57,6 +57,10 @@ def controller(
     instances to runtimes with the lowest mean latency for the queries of that period, and applies it as
     `tidal models allocate` does: in as few replacements as possible, a few at a time, without losing a request. It
     keeps the current allocation if there were no queries, or if the predicted saving is below `--min-gain`.
+
+    A model has as many instances as the server's devices hold beside its other partitioned models: its processor cores
+    divided by the threads of an instance, or its GPUs. A runtime may have none if longer ones serve its lengths. Set
+    `--min-instances` and `--max-instances` for another number.
 
     If `--max-instances` exceeds `--min-instances`, the controller also scales: it adds an instance of the longest
     runtime when the 98th percentile of the latency reaches 95 % of the model's `slo_ms`, and removes one when the

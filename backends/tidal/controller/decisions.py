@@ -15,6 +15,7 @@ from tidal.arlo.scheduling import (
     Scaling,
     demand_by_runtime,
     least_busy,
+    place,
     reallocate,
 )
 from tidal.controller.counts import ModelCounts
@@ -30,8 +31,10 @@ class ControllerSettings:
     Args:
         period_s: Observation time before each reallocation, in seconds.
         min_gain: Share of the predicted mean latency that a reallocation must save, from 0 to less than 1.
-        min_instances: Minimum number of instances; None: the initial number, or `max_instances` if that is lower.
-        most: instances never to go above; None for as many as there are at first, or `min_instances` if that is more.
+        min_instances: Minimum number of instances; None: as many as the devices hold, or `max_instances` if that is
+            lower.
+        max_instances: Maximum number of instances; None: as many as the devices hold, or `min_instances` if that is
+            higher.
 
     Raises:
         InvalidArgument: A value is out of range; the message names the option.
@@ -108,24 +111,18 @@ class ModelController:
     Args:
         profile: Published properties of the model.
         settings: Settings of the controller.
-        present: Instances by runtime when control begins.
+        devices: Number of instances that the devices can hold.
         now: Current time on the caller's clock, in seconds.
     """
 
-    def __init__(self, profile: ModelProfile, settings: ControllerSettings, present: Sequence[int], now: float) -> None:
+    def __init__(self, profile: ModelProfile, settings: ControllerSettings, devices: int, now: float) -> None:
         self.profile = profile
         self._settings = settings
         self._runtimes = tuple(
             RuntimeProfile.from_service(latency, profile.slo_s, settings.period_s) for latency in profile.latencies_s
         )
-        first = sum(present)
-        self._min_instances = (
-            min(first, settings.max_instances or first) if settings.min_instances is None else settings.min_instances
-        )
-        self._max_instances = (
-            max(first, self._min_instances) if settings.max_instances is None else settings.max_instances
-        )
         self._observed = self._previous = ModelCounts.none(len(profile.lengths))
+        self._min_instances, self._max_instances = self._bounds(devices)
         self._scaler = self._new_scaler(now)
 
     def observe(self, counts: ModelCounts) -> None:
@@ -134,18 +131,26 @@ class ModelController:
         if self._scaler is not None:
             self._scaler.observe(counts.requests, counts.slow, counts.critical)
 
-    def decide(self, now: float, present: Sequence[int]) -> AllocationDecision | None:
+    def decide(self, now: float, present: Sequence[int], devices: int) -> AllocationDecision | None:
         """Return the decision for now, or None if there is nothing to decide yet. Call it about once per second.
 
         Args:
             now: Current time on the caller's clock, in seconds.
             present: Current instances by runtime.
+            devices: Number of instances that the devices can hold now (G).
         """
         before, instances = tuple(present), sum(present)
+        if self._bounds(devices) != (self._min_instances, self._max_instances):
+            self._min_instances, self._max_instances = self._bounds(devices)
+            self._scaler = self._new_scaler(now)
         if instances < self._min_instances:
-            return self._add(before, f"{instances} instances are below the minimum of {self._min_instances}")
+            given = self._settings.min_instances is not None
+            least = f"the minimum of {self._min_instances}" if given else f"the {self._min_instances} that devices hold"
+            return self._add(before, f"{instances} instances are below {least}")
         if instances > self._max_instances:
-            return self._release(before, f"{instances} instances are above the maximum of {self._max_instances}")
+            given = self._settings.max_instances is not None
+            most = f"the maximum of {self._max_instances}" if given else f"the {self._max_instances} that devices hold"
+            return self._release(before, f"{instances} instances are above {most}")
         wanted = self._scaler.decide(now, instances) if self._scaler is not None else None
         if wanted is Scaling.ADD:
             return self._add(before, "the 98th percentile of the latency reached 95 % of the SLO")
@@ -164,6 +169,13 @@ class ModelController:
         """Restart scaling after a change of the instances, since earlier latencies no longer apply."""
         self._scaler = self._new_scaler(now)
 
+    def _bounds(self, devices: int) -> tuple[int, int]:
+        """Return the minimum and maximum number of instances."""
+        lowest, highest = self._settings.min_instances, self._settings.max_instances
+        if lowest is None:
+            lowest = devices if highest is None else min(devices, highest)
+        return lowest, max(devices, lowest) if highest is None else highest
+
     def _new_scaler(self, now: float) -> Autoscaler | None:
         if self._min_instances == self._max_instances:
             return None
@@ -180,7 +192,8 @@ class ModelController:
             return AllocationDecision(
                 "keep", "there were too few queries to decide on", before, before, observed, demand
             )
-        if found.after != before:
+        (after,) = place(found.after, [sum(found.after)], self._loads(before))
+        if after != before:
             reason = f"the best allocation is predicted to be {100 * found.gain:.0f} % faster"
         elif found.solution.instances == before:
             reason = "the current allocation is the best one"
@@ -189,10 +202,10 @@ class ModelController:
             gain, least = 100 * found.gain, 100 * self._settings.min_gain
             reason = f"{best} is predicted to be {gain:.1f} % faster, below the minimum gain of {least:g} %"
         return AllocationDecision(
-            "keep" if found.after == before else "allocate",
+            "keep" if after == before else "allocate",
             reason,
             before,
-            found.after,
+            after,
             observed,
             demand,
             found.mean_before_s,
@@ -206,13 +219,16 @@ class ModelController:
 
     def _release(self, before: tuple[int, ...], reason: str) -> AllocationDecision | None:
         """Release the least busy instance; None if only the last instance of the longest runtime is left."""
-        runtimes = [runtime for runtime, count in enumerate(before) for _ in range(count)]
-        # Include the previous period: the current one may have just begun.
-        busy_s = (self._previous + self._observed).busy_s
-        busy = [seconds / max(count, 1) for seconds, count in zip(busy_s, before, strict=True)]
-        loads = [InstanceLoad(lane, runtime, busy[runtime]) for lane, runtime in enumerate(runtimes)]
-        leaving = least_busy(loads, len(before) - 1)
+        leaving = least_busy(self._loads(before), len(before) - 1)
         if leaving is None:
             return None
         after = tuple(count - (runtime == leaving.runtime) for runtime, count in enumerate(before))
         return AllocationDecision("release", reason, before, after, self._observed)
+
+    def _loads(self, instances: Sequence[int]) -> list[InstanceLoad]:
+        """Return the mean busy time of each instance; it includes the previous period: the current one may be new."""
+        busy_s = (self._previous + self._observed).busy_s
+        runtimes = [runtime for runtime, count in enumerate(instances) for _ in range(count)]
+        return [
+            InstanceLoad(lane, runtime, busy_s[runtime] / instances[runtime]) for lane, runtime in enumerate(runtimes)
+        ]

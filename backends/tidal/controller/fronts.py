@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.controller.decisions import ModelProfile
 from tidal.controller.series import Series, slo_of
 from tidal.controller.server_finder import ControlledServer
+from tidal.device import DeviceKind
 from tidal.errors import InvalidArgument
 from tidal.repository.entries import ModelEntry
 from tidal.server.allocate import LiveFront, partitioned_model
@@ -16,11 +18,21 @@ from tidal.server.allocate import LiveFront, partitioned_model
 
 @dataclass(frozen=True, slots=True)
 class ServedFront:
-    """A partitioned model that is ready on the server and can be controlled."""
+    """A partitioned model that is ready on the server and can be controlled.
+
+    Attributes:
+        live: The model on the server.
+        versions: Versions of it that serve.
+        profile: Published properties for decisions.
+        kind: Kind of the devices that it runs on.
+        share: Devices that an instance occupies: cores, or a share of a GPU.
+    """
 
     live: LiveFront
     versions: tuple[int, ...]
     profile: ModelProfile
+    kind: DeviceKind
+    share: Fraction
 
     @property
     def model(self) -> str:
@@ -58,4 +70,5 @@ def served_fronts(server: ControlledServer, series: Series, names: Sequence[str]
             continue
         lengths = live.model.lengths
         latencies = tuple(manifest.profile.latency_ms(length) / 1e3 for length in lengths)
-        yield ServedFront(live, tuple(versions), ModelProfile(lengths, latencies, slo_s))
+        profile = ModelProfile(lengths, latencies, slo_s)
+        yield ServedFront(live, tuple(versions), profile, manifest.device.kind, manifest.device_share)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tidal.arlo.scheduling import stages
 from tidal.controller.decisions import AllocationDecision, ControllerSettings, ModelController
+from tidal.controller.devices import HostDevices
 from tidal.controller.event_log import EventLog, by_length, format_counts
 from tidal.controller.fronts import ServedFront, served_fronts
 from tidal.controller.lock import lock_model
@@ -28,12 +29,23 @@ _PAUSE_AFTER_FAILURE_S = 10.0
 
 @dataclass(slots=True)
 class _ControlledModel:
-    """A controlled model; `descriptor` holds its lock, None in a dry run."""
+    """A controlled model.
+
+    Attributes:
+        control: Decides for it.
+        descriptor: Holds its lock; None in a dry run.
+        first: Number of its instances when control began.
+        assumed: In a dry run, its instances and those that it would have after added and released ones.
+        not_before: Time of the next decision after a failed change.
+        decided: Whether a period has ended with a decision.
+    """
 
     control: ModelController
     descriptor: int | None
+    first: int
+    assumed: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     not_before: float = 0.0
-    decided: bool = False  # at the end of a period, at least once
+    decided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +86,7 @@ class Controller:
         self._metrics = metrics
         self._dry_run = dry_run
         self._controlled: dict[str, _ControlledModel] = {}
+        self._devices: tuple[tuple[int, int], HostDevices] | None = None  # of the server with this identity
         self._before: _Snapshot | None = None
         self._server = ""  # state that was logged last
         self._reported_errors: dict[str, str] = {}  # by model, the error that was logged last
@@ -108,6 +121,9 @@ class Controller:
                 for name in self._models:
                     partitioned_model(server.state.repository, name)
             fronts = list(served_fronts(server, snapshot.series, self._models))
+            all_fronts = list(served_fronts(server, snapshot.series, ())) if self._models else fronts
+            if self._devices is None or self._devices[0] != server.identity:
+                self._devices = server.identity, HostDevices.of_process(server.state.server_pid)
         except (TidalError, OSError, ValueError) as error:  # a server that is shutting down may answer anything
             if once or (self._before is None and isinstance(error, NotFound | Unsupported)):
                 raise
@@ -129,11 +145,14 @@ class Controller:
         # A restarted server counts from 0 since an unknown time, so its first reading is only a reference.
         known = before if before is not None and before.identity == snapshot.identity else snapshot
         increase, seconds = increases(known.series, snapshot.series), snapshot.at - known.at
+        held = {front.model: self._held(front) for front in all_fronts}
         for front in fronts:
             if stop.is_set():
                 return
+            others = [(other, held[other.model]) for other in all_fronts if other.model != front.model]
+            devices = self._devices[1].instances(front, others)
             try:
-                self._control(front, increase, seconds, stop)
+                held[front.model] = self._control(front, devices, increase, seconds, stop)
             except TidalError as error:
                 if once:
                     raise
@@ -147,34 +166,65 @@ class Controller:
             self._server = state
             self._events.record(state.partition(" ")[0], sentence)
 
-    def _control(self, front: ServedFront, increase: Series, seconds: float, stop: threading.Event) -> None:
+    def _held(self, front: ServedFront) -> int:
+        """Return the number of instances that a model is to have; 0 if its files are not valid."""
+        try:
+            return sum(self._present(front, wanted_now(front.live.repository, front.live.model)))
+        except TidalError:
+            return 0
+
+    def _present(self, front: ServedFront, wanted: dict[int, int]) -> tuple[int, ...]:
+        """Return the instances by runtime that a model is to have, in a dry run those that it would have."""
+        present = tuple(wanted[length] for length in front.profile.lengths)
+        known = self._controlled.get(front.model)
+        if known is not None and known.assumed is not None and known.assumed[0] == present:
+            return known.assumed[1]
+        return present
+
+    def _control(
+        self, front: ServedFront, devices: int | None, increase: Series, seconds: float, stop: threading.Event
+    ) -> int:
+        """Decide about a model and carry it out; return the number of instances that it has then.
+
+        Args:
+            front: The model.
+            devices: Number of instances that the devices can hold; None: unknown, so it keeps the initial number.
+            increase: Increase of each series since the last reading.
+            seconds: Time since then, in seconds.
+            stop: Event that ends the loop.
+        """
         live, now = front.live, time.monotonic()
         wanted = wanted_now(live.repository, live.model)
-        present = tuple(wanted[length] for length in front.profile.lengths)
-        controlled = self._model_under_control(front, present, now)
+        present = self._present(front, wanted)
+        controlled = self._model_under_control(front, present, devices, now)
         control = controlled.control
         if seconds:
             lengths, slo_s = front.profile.lengths, front.profile.slo_s
             control.observe(counts_of(increase, front.model, front.versions, lengths, slo_s, seconds))
         if now < controlled.not_before:
-            return
+            return sum(present)
         try:
             self._resume_change(front, wanted)
-            decision = control.decide(now, present)
+            decision = control.decide(now, present, controlled.first if devices is None else devices)
             if decision is None:
-                return
+                return sum(present)
             controlled.decided |= decision.action in ("keep", "allocate")
             self._events.decided(front.model, front.profile, decision, self._dry_run)
             self._metrics.decided(front.model, front.profile, decision)
             if decision.after != decision.before and not self._dry_run:
                 self._apply(front, decision, stop)
                 control.changed(time.monotonic())
+            elif decision.action in ("add", "release"):  # otherwise the same decision follows every second
+                controlled.assumed = tuple(wanted[length] for length in front.profile.lengths), decision.after
             self._reported_errors.pop(front.model, None)
+            return sum(decision.after)
         except TidalError:
             controlled.not_before = time.monotonic() + _PAUSE_AFTER_FAILURE_S
             raise
 
-    def _model_under_control(self, front: ServedFront, present: tuple[int, ...], now: float) -> _ControlledModel:
+    def _model_under_control(
+        self, front: ServedFront, present: tuple[int, ...], devices: int | None, now: float
+    ) -> _ControlledModel:
         """Return the controlled model; control restarts after a publish with other runtimes or another SLO."""
         known = self._controlled.get(front.model)
         if known is not None and known.control.profile == front.profile:
@@ -182,8 +232,9 @@ class Controller:
         descriptor = known.descriptor if known is not None else None
         if known is None and not self._dry_run:
             descriptor = lock_model(front.live.repository / front.model)
-        control = ModelController(front.profile, self._settings, present, now)
-        known = self._controlled[front.model] = _ControlledModel(control, descriptor)
+        first = sum(present)
+        control = ModelController(front.profile, self._settings, first if devices is None else devices, now)
+        known = self._controlled[front.model] = _ControlledModel(control, descriptor, first)
         self._metrics.set_instances(front.model, front.profile, present)
         return known
 
@@ -199,7 +250,7 @@ class Controller:
         began = time.monotonic()
         counts = decision.before
         try:
-            for stage in stages(decision.before, decision.after):
+            for (stage,) in stages([decision.before], [decision.after]):
                 if stop.is_set():
                     self._events.record(
                         "stopped", f"stopped at {format_counts(by_length(front.profile, counts))}", front.model

@@ -14,3 +14,8 @@ class EngineParameters(BaseModel):
         True,
         description="give each instance an exclusive processor core if it has one thread, or a GPU if it runs on one",
     )
+    deployed: bool = Field(
+        True,
+        description="false: `tidal serve` runs no instance until an allocation says so; of runtimes that "
+        "`tidal build` published with fewer devices than runtimes",
+    )

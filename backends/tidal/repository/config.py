@@ -9,6 +9,8 @@ from typing import Any
 from tidal.errors import InvalidArgument
 
 CONFIG_FILE = "config.pbtxt"
+# Parameter of a runtime's model; "false": no instance runs until an allocation says so. Triton has no count of 0.
+DEPLOYED = "deployed"
 
 
 def read_config(model_dir: Path) -> dict[str, Any]:
@@ -39,6 +41,8 @@ def read_config(model_dir: Path) -> dict[str, Any]:
 
 def instance_count(config: Mapping[str, Any]) -> int:
     """Number of instances that a config specifies; a group with several GPUs has its count on each of them."""
+    if config.get("parameters", {}).get(DEPLOYED, {}).get("string_value") == "false":
+        return 0
     groups = config.get("instance_group") or [{}]
     return sum(int(group.get("count", 1)) * max(1, len(_gpus(group))) for group in groups)
 
@@ -66,6 +70,8 @@ def with_instances(config: Mapping[str, Any], count: int) -> dict[str, Any]:
         config: Model config, as `read_config` returns it.
         count: Number of instances, at least 1.
     """
+    parameters = {name: value for name, value in config.get("parameters", {}).items() if name != DEPLOYED}
+    config = {**config, "parameters": parameters} if "parameters" in config else config
     groups = config.get("instance_group") or [{"kind": "KIND_CPU"}]
     gpus = list(dict.fromkeys(gpu for group in groups for gpu in _gpus(group)))
     if not gpus:

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from tidal.arlo.manifest import ArloManifest
 from tidal.engine_model.manifest import EngineManifest
 from tidal.engines.plan_profiles import profiles_for
+from tidal_builders.arlo.config import NOT_DEPLOYED
 
 # File that Triton's TensorRT backend reads from a version folder.
 PLAN_FILE = "model.plan"
 
 
-def native_config_pbtxt(manifest: EngineManifest, *, version: int, gpus: Sequence[int], profile: int) -> str:
+def native_config_pbtxt(
+    manifest: EngineManifest, *, version: int, gpus: Sequence[int], profile: int, deployed: bool = True
+) -> str:
     """The complete text for the model of one runtime, which is generated for every version.
 
     An instance runs one query at a time on the profile that is static in every dimension (Arlo's runtimes use one
@@ -24,6 +27,7 @@ def native_config_pbtxt(manifest: EngineManifest, *, version: int, gpus: Sequenc
         version: Version to serve.
         gpus: GPU of each instance, as a CUDA device number among the visible ones.
         profile: Number of the plan's optimisation profile for one query of this length.
+        deployed: Whether it has instances before an allocation says so.
     """
     length = manifest.runtime.max_length
     inputs = ",\n".join(
@@ -48,6 +52,7 @@ def native_config_pbtxt(manifest: EngineManifest, *, version: int, gpus: Sequenc
         f"instance_group [ {groups} ]\n"
         f"optimization {{ cuda {{ graphs: true graph_spec [ {{ batch_size: 1 {shapes} }} ] }} }}\n"
         f"version_policy {{ specific {{ versions: [ {version} ] }} }}\n"
+        f"{'' if deployed else NOT_DEPLOYED}"
     )
 
 

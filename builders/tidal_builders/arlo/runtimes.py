@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.arlo.manifest import ArloManifest
+from tidal.arlo.scheduling import even_allocation
 from tidal.engine_model.manifest import EngineInput, EngineManifest, load_engine_manifest
 from tidal.errors import InvalidArgument
 from tidal.gpus import visible_gpus
@@ -92,19 +93,10 @@ def missing_runtimes(front: ModelEntry, manifest: ArloManifest, version: int) ->
     return clauses
 
 
-def default_instances(runtimes: int, workers: int) -> list[int]:
-    """Instances of each runtime: evenly distributed, longer runtimes first, and at least one each.
-
-    Args:
-        runtimes: Number of runtimes.
-        workers: Number of cores or GPUs.
-    """
-    each, more = divmod(workers, runtimes)
-    return [max(1, each + (index >= runtimes - more)) for index in range(runtimes)]
-
-
 def instance_gpus(counts: Sequence[int], index: int, gpus: int) -> list[int]:
     """The GPU of each instance of one runtime; the instances of all runtimes are assigned to GPUs in rotation.
+
+    A runtime without instances has the GPU of the first one that it gets.
 
     Args:
         counts: Number of instances by runtime.
@@ -112,7 +104,7 @@ def instance_gpus(counts: Sequence[int], index: int, gpus: int) -> list[int]:
         gpus: Number of GPUs; if none is visible, the first is named.
     """
     first = sum(counts[:index])
-    return [number % max(1, gpus) for number in range(first, first + counts[index])]
+    return [number % max(1, gpus) for number in range(first, first + max(1, counts[index]))]
 
 
 def _place(front: ModelEntry, manifest: ArloManifest, folder: Path, version: int) -> None:
@@ -243,16 +235,20 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 def _config(manifest: ArloManifest, model: _RuntimeModel, version: int) -> str:
-    workers = len(visible_gpus()) if manifest.device.kind == "gpu" else manifest.profile.concurrency
-    counts = default_instances(len(manifest.runtimes), workers)
+    gpus = len(visible_gpus())
+    # On a GPU, the profile was measured with as many engines as one GPU runs.
+    workers = manifest.profile.concurrency * (gpus if manifest.device.kind == "gpu" else 1)
+    # One instance of each runtime where the GPUs are not known.
+    counts = even_allocation(workers or len(manifest.runtimes), len(manifest.runtimes))
     index = [runtime.max_length for runtime in manifest.runtimes].index(model.manifest.max_length)
     if manifest.native:
         profile = single_query_profile(manifest, index)
         return native_config_pbtxt(
             model.manifest,
             version=version,
-            gpus=instance_gpus(counts, index, workers),
+            gpus=instance_gpus(counts, index, gpus),
             profile=profile,
+            deployed=counts[index] > 0,
         )
     return runtime_config_pbtxt(model.manifest, version=version, instances=counts[index])
 

@@ -54,6 +54,15 @@ def test_every_request_is_answered_once_by_every_system(name: str) -> None:
     assert result.name == name
 
 
+@pytest.mark.parametrize("name", ["arlo", "even", "global", "ilb", "ig", "infaas"])
+def test_more_runtimes_than_gpus(name: str) -> None:
+    """Requests of the runtime without a GPU run on a longer one."""
+    result = run(name, SyntheticRequests([20.0] * 5, **MIX), gpus=2)
+    assert result.moments[0].instances == (0, 1, 1)
+    assert len(result.latencies_s) == result.requests > 50
+    assert result.latencies_s.min() >= 0.02
+
+
 @pytest.mark.parametrize("failures", [None, GpuFailures(every_s=20.0, repair_s=2.0, seed=5)])
 def test_equal_seeds_give_equal_runs(failures: GpuFailures | None) -> None:
     def once(seed: int) -> ClusterResult:

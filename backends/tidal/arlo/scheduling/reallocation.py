@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tidal.arlo.scheduling.placement import NodeCounts
 from tidal.arlo.scheduling.problem import AllocationProblem
 from tidal.arlo.scheduling.replacement import replacement_batches, replacement_plan
 from tidal.arlo.scheduling.solution import Solution, solve
@@ -68,13 +69,18 @@ def batch_size(gpus: int) -> int:
     return max(1, gpus // 20)
 
 
-def stages(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the intermediate allocations to `after`, with the fewest replacements, a few at a time."""
-    counts = list(before)
-    for batch in replacement_batches(replacement_plan(before, after), batch_size(sum(before))):
+def stages(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> Iterator[NodeCounts]:
+    """Yield the intermediate placements to `after`, with the fewest replacements, a few at a time.
+
+    Args:
+        before: Instances by node and runtime.
+        after: Instances by node and runtime to change to.
+    """
+    counts = [list(row) for row in before]
+    for batch in replacement_batches(replacement_plan(before, after), batch_size(sum(map(sum, before)))):
         for change in batch:
             if change.source is not None:
-                counts[change.source] -= 1
+                counts[change.node][change.source] -= 1
             if change.target is not None:
-                counts[change.target] += 1
-        yield tuple(counts)
+                counts[change.node][change.target] += 1
+        yield tuple(map(tuple, counts))

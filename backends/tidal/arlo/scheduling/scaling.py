@@ -24,11 +24,19 @@ class Scaling(Enum):
 
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
-    """Load of an instance, in any unit common to all instances."""
+    """Load of an instance, in any unit common to all instances.
+
+    Attributes:
+        lane: Number of the instance.
+        runtime: Index of its runtime.
+        load: Its load.
+        node: Index of the node that it runs on.
+    """
 
     lane: int
     runtime: int
     load: float
+    node: int = 0
 
 
 class Autoscaler:

@@ -91,9 +91,7 @@ def min_gpus(problem: AllocationProblem) -> int:
 def start_allocation(
     gpus: int, runtimes: Sequence[RuntimeProfile], history: Sequence[float] | None = None
 ) -> tuple[int, ...]:
-    """Return the initial instances by runtime: optimal for a past demand, otherwise an even distribution.
-
-    The remainder of an even distribution goes to the longest runtimes, which serve all shorter lengths too.
+    """Return the initial instances by runtime: optimal for a past demand, otherwise `even_allocation`.
 
     Args:
         gpus: Number of instances, at least 1.
@@ -102,10 +100,20 @@ def start_allocation(
     """
     if history is not None and any(history):
         return solve(AllocationProblem(gpus, tuple(runtimes), tuple(history))).instances
-    if gpus < 1 or not runtimes:
-        raise InvalidArgument(f"gpus and runtimes must be at least 1, got {gpus} and {len(runtimes)}")
-    each, over = divmod(gpus, len(runtimes))
-    return tuple(each + (i >= len(runtimes) - over) for i in range(len(runtimes)))
+    return even_allocation(gpus, len(runtimes))
+
+
+def even_allocation(gpus: int, runtimes: int) -> tuple[int, ...]:
+    """Return an even distribution; the remainder goes to the longest runtimes, which serve all shorter lengths too.
+
+    Args:
+        gpus: Number of instances, at least 1.
+        runtimes: Number of runtimes; with more than `gpus`, the shortest have no instance.
+    """
+    if gpus < 1 or runtimes < 1:
+        raise InvalidArgument(f"gpus and runtimes must be at least 1, got {gpus} and {runtimes}")
+    each, over = divmod(gpus, runtimes)
+    return tuple(each + (i >= runtimes - over) for i in range(runtimes))
 
 
 def _servable_share(problem: AllocationProblem) -> float:

@@ -75,7 +75,7 @@ class Deployment:
             now: Current time in seconds.
             wanted: Instances to run, by runtime.
         """
-        plan = replacement_plan(self.held, wanted)
+        plan = replacement_plan([self.held], [wanted])
         self._plan = deque(replacement_batches(plan, self._batch_size or default_batch_size(self.gpus)))
         self._begin(now)
 
