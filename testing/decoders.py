@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 
+from testing.once import built_once
 from tidal.flover.form import form_of
 from tidal.flover.models.weights import convert
 from tidal.flover.runner import FloverRunner
@@ -79,6 +81,16 @@ def write_decoder(folder: Path, family: str = "gpt2", seed: int = 0, **fields: A
     tiny_model(family, seed, **fields).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+def built_decoder(temporary: pytest.TempPathFactory) -> Path:
+    """Return a repository, not to be changed, with the decoder `writer` of the family gpt2 with four slots."""
+
+    def build(folder: Path) -> None:
+        folder.mkdir()
+        build_decoder(folder, "writer", write_decoder(folder / "source", "gpt2"), slots=4)
+
+    return built_once(temporary, "decoder", build) / "repository"
 
 
 def byte_tokenizer() -> Any:

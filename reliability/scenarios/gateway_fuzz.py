@@ -22,7 +22,7 @@ from tidal_gateway.keys.store import add_key
 _SEED = 41_000
 _CLIENTS = 3
 MALFORMED, _QUICK_MALFORMED = 6_600, 300
-GENERATED, _QUICK_GENERATED = 3_900, 120
+GENERATED, _QUICK_GENERATED = 3_900, 60
 MIN_REQUESTS = 10_000
 # Limits of the gateway for the test of slow clients: connections, and seconds until headers or a body are complete.
 _CONNECTIONS, _SLOW_S = 40, 1.0

@@ -12,9 +12,12 @@ import pytest
 from testing.classifiers import build_classifier
 from testing.config import parameter
 from testing.models import make_tiny_classifier
+from testing.once import built_once
 from testing.servers import RunningServer, running_server
 
 MAX_LENGTH = 64
+LENGTHS = [16, 32, MAX_LENGTH]
+OUTPUTS = ["logits", "attention_received"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +37,25 @@ class Built:
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_classifier(tmp_path_factory.mktemp("arlo") / "source", max_position=MAX_LENGTH)
+    return built_once(
+        tmp_path_factory, "arlo_source", lambda folder: make_tiny_classifier(folder, max_position=MAX_LENGTH)
+    )
 
 
 @pytest.fixture(scope="session")
 def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    repository, outputs = tmp_path_factory.mktemp("built"), ["logits", "attention_received"]
-    build_classifier(repository, source, lengths=[16, 32, MAX_LENGTH], max_batch=16, outputs=outputs)
-    return Built(source, repository)
+    fields = {"lengths": LENGTHS, "outputs": OUTPUTS, "max_batch": 16}
+    return Built(
+        source,
+        built_once(tmp_path_factory, "arlo_built", lambda folder: build_classifier(folder, source, **fields)),
+    )
 
 
 @pytest.fixture(scope="session")
 def partitioned(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with the partitioned model `tiny`. Not to be changed."""
-    repository, outputs = tmp_path_factory.mktemp("partitioned"), ["logits", "attention_received"]
-    fields = {"placement": "partitioned", "slo_ms": 2000, "max_batch": 1, "outputs": outputs}
-    build_classifier(repository, source, lengths=[16, 32, MAX_LENGTH], **fields)
-    return repository
+    fields = {"lengths": LENGTHS, "outputs": OUTPUTS, "placement": "partitioned", "slo_ms": 2000, "max_batch": 1}
+    return built_once(tmp_path_factory, "arlo_partitioned", lambda folder: build_classifier(folder, source, **fields))
 
 
 @pytest.fixture(scope="package")

@@ -42,7 +42,7 @@ def test_queue_capacity_is_free_once_the_response_is_read(ask: ProbeClient) -> N
 @pytest.mark.server
 def test_the_server_ends_by_itself_with_a_stuck_engine(tmp_path: Path) -> None:
     # A busy machine publishes seconds late that all four are in flight, and sends them seconds apart.
-    write_model(tmp_path, "stuck", answer_timeout_s=30)
+    write_model(tmp_path, "stuck", answer_timeout_s=18)
     with running_server(tmp_path, extra_backends=BACKENDS, exit_timeout_s=60) as server:
         with connected(server, *PROTOCOLS) as clients:
             one, other = clients

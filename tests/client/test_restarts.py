@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +19,11 @@ import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
 
-from testing.decoders import build_decoder, write_decoder
+from testing.decoders import built_decoder
 from testing.serving import Served, serving
 from testing.waiting import until
 from tests.client.conftest import write_probe
-from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
+from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable, retrying
 from tidal_client.load import RequestVariant, Schedule, prompt_inputs, run_generations, run_load, summarise, text_inputs
 from tidal_client.main import build_app
 from tidal_client.retrying import RETRYABLE
@@ -37,10 +38,16 @@ GENEROUS_S = 120.0
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """`tidal serve`, which restarts crashed processes, with the models `probe` and `writer`."""
     folder = tmp_path_factory.mktemp("restarts")
-    build_decoder(folder, "writer", write_decoder(folder / "source", "gpt2"), slots=4)
+    shutil.copytree(built_decoder(tmp_path_factory), folder / "repository")
     write_probe(folder / "repository", folder / "probe.log")
     with serving(folder / "repository", folder) as running:
         yield running
+
+
+@pytest.fixture
+def frequent_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients retry at least twice per second, so that they soon notice that a model serves again."""
+    monkeypatch.setattr(retrying, "_LONGEST_PAUSE_S", 0.5)
 
 
 def url_of(served: Served, protocol: str) -> str:
@@ -111,6 +118,7 @@ def test_errors_of_a_crashed_model(served: Served) -> None:
         assert message.replace("probe_0_0", "…").replace("probe", "…") in documented
 
 
+@pytest.mark.usefixtures("frequent_retries")
 def test_retries_outlast_a_crashed_model(served: Served) -> None:
     patient: Any = {"timeout_s": GENEROUS_S, "retries": 1000}
 
@@ -161,8 +169,9 @@ def test_commands_find_the_running_server(served: Served, monkeypatch: pytest.Mo
         assert done.exit_code == 0, done.output
 
 
+@pytest.mark.usefixtures("frequent_retries")
 def test_load_with_retries_outlasts_crashed_models(served: Served) -> None:
-    times, texts = np.arange(80) / 20, text_inputs(["hi"])
+    times, texts = np.arange(40) / 20, text_inputs(["hi"])
     patient: Any = {"timeout_s": GENEROUS_S, "retries": 1000}
     mix = (RequestVariant(), RequestVariant(parameters={"latency_ms": 1000 * GENEROUS_S}))
     asked, prompts = (
@@ -175,7 +184,7 @@ def test_load_with_retries_outlasts_crashed_models(served: Served) -> None:
         runs += [pool.submit(run_generations, url_of(served, each), "writer", prompts, **patient) for each in PROTOCOLS]
         for each in runs:
             total = summarise(each.result()).total
-            assert (total.requests, total.answered, total.errors) == (80, 80, {})
+            assert (total.requests, total.answered, total.errors) == (40, 40, {})
             assert total.resent > 0
 
 

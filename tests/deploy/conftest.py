@@ -52,7 +52,7 @@ class Observed:
         return [json.loads(each) for each in list(self._lines)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def observed(everything_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     """The server of tests about logs and traces; options as in docs/how-to/trace-requests.md."""
     text = (ROOT / "docs" / "how-to" / "trace-requests.md").read_text()

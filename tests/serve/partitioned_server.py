@@ -19,6 +19,8 @@ from tidal.server.control import ServerControl
 from tidal.server.gauges import used_instances
 
 _CLIENTS = 6
+# Pause of a client between requests: a load that leaves processor time to the processes that start under it.
+_PAUSE_S = 0.02
 
 
 def control(served: Served) -> ServerControl:
@@ -72,7 +74,7 @@ def load_on(served: Served) -> Iterator[Load]:
 
     def client() -> None:
         with tritonclient.grpc.InferenceServerClient(served.report["grpc"]) as asking:
-            while not stop.is_set():
+            while not stop.wait(_PAUSE_S):
                 try:
                     load.answers.append(ask(asking, 0.008))
                 except Exception as error:
