@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from testing.candidates import candidate
 from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import Candidate, ExpectedLoss, Target
+from tidal.tabi.paired import queries_needed
 from tidal.tabi.selection import faster, provable_losses, select
 
 CANDIDATES = [
@@ -69,10 +72,22 @@ def test_a_loss_that_needs_more_data_is_refused_with_its_size() -> None:
     candidates = compared((0.002, 0.012), (0.02, 0.03), queries=1000)
     with pytest.raises(
         InvalidArgument,
-        match=r"accuracy_loss 0\.004 cannot be promised from the 1000 queries of the selection part, which support "
-        r"0\.0120 at least: .* loses 0\.0020 on them, .* at most 0\.0120 on new ones\. Give about 25000 queries",
+        match=r"accuracy_loss is 0\.004, which the 1000 queries of the selection part cannot show; accepted is 0\.0120 "
+        r"or more\. 'cascade 0' is the safest .*: it loses 0\.0020 on them and, with 95 % confidence, at most 0\.0120 "
+        r"on new ones\. Give about 25000 queries to the selection part, or set an accuracy_loss that is accepted",
     ):
         select(candidates, Target(accuracy_loss=0.004))
+
+
+def test_a_refused_accuracy_loss_names_the_disagreement_that_more_data_must_resolve() -> None:
+    loss = ExpectedLoss(measured=0.002, upper=0.0116, place=0, queries=1000, discordant=0.03)
+    candidates = [*compared(), candidate("cascade", (0, 1), score=0.898, mean=8, loss=loss)]
+    needed = math.ceil(queries_needed(0.016, 0.014, 0.006))
+    with pytest.raises(
+        InvalidArgument, match=rf"accepted is 0\.0116 .* right on 3\.0% of them, it loses .* about {needed} queries"
+    ):
+        select(candidates, Target(accuracy_loss=0.006))
+    assert select(candidates, Target(accuracy_loss=0.0116)) == 2
 
 
 def test_a_loss_that_no_cascade_is_within_selects_the_large_level() -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from tidal.manifest import Strict, TokenizerInfo, Version, read_manifest
+from tidal.tabi.paired import queries_needed
 
 # What a cascade answers with: a label, a number, or whether the second text of a pair is relevant to the first.
 CascadeTask = Literal["classification", "regression", "rerank"]
@@ -151,10 +152,21 @@ class ExpectedLoss(Strict):
     place: int = Field(
         ge=0, description="place in the order in which the bounds are compared with a target; see `proven`"
     )
-    queries: int = Field(ge=1, description="number of queries of the selection part")
+    queries: int = Field(
+        ge=1, description="number of queries of the selection part; those with the same text count as fewer"
+    )
+    discordant: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of the queries that only one of the two answers right; None for metrics other than accuracy",
+    )
 
     def queries_for(self, target: float) -> float:
         """Return about how many queries would bring the bound down to a target; infinity if the loss is above it."""
+        if self.discordant is not None:
+            lost, gained = (self.discordant + self.measured) / 2, (self.discordant - self.measured) / 2
+            return queries_needed(lost, gained, target)
         margin = target - self.measured
         return self.queries * ((self.upper - self.measured) / margin) ** 2 if margin > 0 else math.inf
 

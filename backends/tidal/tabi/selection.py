@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from tidal.errors import InvalidArgument
-from tidal.tabi.manifest import Candidate, Expected, ExpectedLoss, Target
+from tidal.tabi.manifest import Candidate, Expected, Target
 
 
 def select(candidates: Sequence[Candidate], target: Target) -> int:
@@ -143,6 +143,15 @@ def provable_losses(candidates: Sequence[Candidate]) -> list[tuple[int, float]]:
     return list(zip(order, itertools.accumulate((_upper(candidates[index]) for index in order), max), strict=True))
 
 
+def safest(candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return the first candidate in the order of comparison; None if none is faster than the most accurate level.
+
+    Args:
+        candidates: Measured candidates.
+    """
+    return next((candidates[index] for index in _compared(candidates)), None)
+
+
 def queries_for(candidates: Sequence[Candidate], loss: float) -> float:
     """Return about how many queries of the selection part would show that some candidate loses at most `loss`.
 
@@ -153,8 +162,8 @@ def queries_for(candidates: Sequence[Candidate], loss: float) -> float:
     Returns:
         The number for the first candidate in the order of comparison; infinity if it loses more, or there is none.
     """
-    first = _first(candidates)
-    return math.inf if first is None else first.queries_for(loss)
+    first = safest(candidates)
+    return math.inf if first is None or first.loss is None else first.loss.queries_for(loss)
 
 
 def escalation_rate(expected: Expected) -> float:
@@ -194,21 +203,17 @@ def faster(candidates: Sequence[Candidate], chosen: int, least_score: float) -> 
 
 def _check_rows(candidates: Sequence[Candidate], loss: float) -> None:
     """Refuse a loss that only the number of queries keeps a faster candidate from."""
-    first, needed = _first(candidates), queries_for(candidates, loss)
-    if first is None or math.isinf(needed):
+    first, needed = safest(candidates), queries_for(candidates, loss)
+    if first is None or first.loss is None or math.isinf(needed):
         return
+    found, accepted = first.loss, math.ceil(first.loss.upper * 1e4) / 1e4
+    differs = "" if found.discordant is None else f"only one of the two is right on {found.discordant:.1%} of them, "
     raise InvalidArgument(
-        f"accuracy_loss {loss:g} cannot be promised from the {first.queries} queries of the selection part, which "
-        f"support {first.upper:.4f} at least: the safest candidate that is faster than the most accurate level loses "
-        f"{first.measured:.4f} on them, and with 95 % confidence at most {first.upper:.4f} on new ones. Give about "
-        f"{math.ceil(needed)} queries to the selection part, or set a larger accuracy_loss"
+        f"accuracy_loss is {loss:g}, which the {found.queries} queries of the selection part cannot show; accepted is "
+        f"{accepted:.4f} or more. '{first.name}' is the safest candidate that is faster than the most accurate level: "
+        f"{differs}it loses {found.measured:.4f} on them and, with 95 % confidence, at most {found.upper:.4f} on new "
+        f"ones. Give about {math.ceil(needed)} queries to the selection part, or set an accuracy_loss that is accepted"
     )
-
-
-def _first(candidates: Sequence[Candidate]) -> ExpectedLoss | None:
-    """Return the loss of the first candidate in the order of comparison."""
-    losses = (candidates[index].loss for index in _compared(candidates))
-    return next(losses, None)
 
 
 def _upper(candidate: Candidate) -> float:
