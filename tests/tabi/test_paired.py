@@ -150,3 +150,12 @@ def test_queries_that_agree_show_a_loss_of_about_three_and_a_half_over_their_num
     # The exact bound is that of Clopper and Pearson; the corrected score is a bit above it.
     assert poisson.cdf(0, upper_loss(0, 0, 1000) * 1000) <= 0.05
     assert upper_loss(0, 0, 1000) == pytest.approx(3.6e-3, abs=5e-5)
+
+
+# The table of docs/how-to/build-a-cascade.md.
+NEEDED = {0.01: (217, 529, 1495), 0.03: (314, 986, 3526), 0.1: (746, 2826, 11043)}
+
+
+@pytest.mark.parametrize("share", NEEDED)
+def test_the_documented_numbers_of_queries_are_needed(share: float) -> None:
+    assert tuple(round(queries_needed(share / 2, share / 2, loss)) for loss in (0.02, 0.01, 0.005)) == NEEDED[share]

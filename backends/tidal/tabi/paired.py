@@ -1,9 +1,9 @@
 """Score test of the loss between two shares of right answers that are measured on the same queries.
 
 The test is that of Tango (Equivalence test and confidence interval for the difference in proportions for the
-paired-sample design, Statistics in Medicine 17, 1998), one-sided, with a continuity correction of half a query. Its bound
-covers the loss with a probability of at least 95 %, by the multinomial distribution of the counts for 200 to 5,000
-queries and any few that differ; without the correction the least is 94.0 %.
+paired-sample design, Statistics in Medicine 17, 1998), one-sided, with a continuity correction of half a query. Its
+bound covers the loss with a probability of at least 95 %, by the multinomial distribution of the counts for 200 to
+5,000 queries and any few that differ; without the correction the least is 94.0 %.
 
 It depends on the queries that only the reference answers right (`lost`) and those that only the other one does
 (`gained`); those that both answer right, or both wrong, tell nothing.

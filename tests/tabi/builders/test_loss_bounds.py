@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -13,13 +14,15 @@ import pytest
 from testing.candidates import candidate, expected
 from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import ExpectedLoss, Metric, Target
-from tidal.tabi.paired import upper_loss
+from tidal.tabi.paired import queries_needed, upper_loss
 from tidal.tabi.selection import select
 from tidal_builders.tabi.data import CALIBRATION, SELECTION, LabelledData, text_numbers
 from tidal_builders.tabi.evaluate import score
 from tidal_builders.tabi.loss_bounds import approximate_loss_bound, resampled_loss_bound
 from tidal_builders.tabi.losses import compare_losses, independent_queries
 from tidal_builders.tabi.pareto import Configuration
+from tidal_builders.tabi.search_report import SearchReport
+from tidal_builders.tabi.tables import remarks
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -199,3 +202,26 @@ def test_the_number_of_queries_that_a_loss_needs_is_that_of_the_bound() -> None:
     loss = ExpectedLoss(measured=0.002, upper=0.012, place=0, queries=1000, discordant=0.03)
     needed = loss.queries_for(0.01)
     assert upper_loss(0.016 * needed, 0.014 * needed, needed) == pytest.approx(0.01)
+
+
+def test_the_report_says_what_the_data_supports_and_how_much_of_it_smaller_losses_need() -> None:
+    loss = ExpectedLoss(measured=0.002, upper=0.01195, place=0, queries=990, discordant=0.03)
+    report = SearchReport(
+        metric="accuracy",
+        target=Target(accuracy_loss=0.01),
+        rows={"calibration": 500, "selection": 1000, "report": 2500},
+        levels=(),
+        candidates=(
+            candidate("both", (0, 1), score=0.898, mean=8, loss=loss),
+            candidate("large", (1,), score=0.9, mean=9),
+        ),
+        chosen=None,
+        tried=1,
+        too_slow=0,
+    )
+    (remark,) = (each for each in remarks(report) if each.startswith("accuracy_loss that the 990 queries"))
+    half, one = (math.ceil(queries_needed(0.016, 0.014, target)) for target in (0.005, 0.01))
+    assert "0.0120 at 8.00 ms" in remark
+    assert "for 'both', the safest of the faster candidates, only one of which" in remark
+    assert "right on 3.0% of them" in remark
+    assert f"0.005 about {half} ({math.ceil(4 * queries_needed(0.016, 0.014, 0.005))}), 0.01 about {one} (" in remark
