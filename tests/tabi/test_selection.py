@@ -12,7 +12,7 @@ from testing.candidates import candidate
 from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import Candidate, ExpectedLoss, Target
 from tidal.tabi.paired import queries_needed
-from tidal.tabi.selection import faster, provable_losses, select
+from tidal.tabi.selection import faster, meeting, provable_losses, select
 
 CANDIDATES = [
     candidate("small", (0,), score=0.80, mean=1),
@@ -113,6 +113,57 @@ def test_a_latency_target_selects_the_most_accurate_within_it(latency: float, na
 def test_an_escalation_rate_selects_the_most_accurate_cascade_within_it(rate: float, name: str) -> None:
     # "large" never escalates either, but no cascade starts with it.
     assert chosen(escalation_rate=rate) == name
+
+
+def with_tail(each: Candidate, p75: float, p99: float) -> Candidate:
+    tail = each.selection.latency.model_copy(update={"p75": p75, "p99": p99})
+    return each.model_copy(update={"selection": each.selection.model_copy(update={"latency": tail})})
+
+
+TAILS = [
+    with_tail(each, p75, p99)
+    for each, p75, p99 in zip(
+        CANDIDATES, (1.2, 3.4, 9.5, 10.1, 9.9, 11.0), (1.5, 4.0, 12.0, 13.5, 13.0, 15.0), strict=True
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ({"accuracy": 0.9}, "small-large 0.8"),
+        ({"accuracy": 0.9, "p99_ms": 12.5}, "large"),
+        ({"accuracy": 0.9, "p75_ms": 9.9}, "small-large 0.8"),
+        ({"accuracy": 0.9, "p75_ms": 9.7, "p99_ms": 20}, "large"),
+        ({"latency_ms": 7, "p99_ms": 14}, "small-large 0.95"),
+        ({"escalation_rate": 1.0, "p75_ms": 5}, "base"),
+    ],
+)
+def test_limits_of_percentiles_hold_beside_a_target(target: dict[str, float], name: str) -> None:
+    assert chosen(TAILS, **target) == name
+    assert name in {TAILS[index].name for index in meeting(TAILS, Target.model_validate(target))}
+
+
+def test_an_accuracy_loss_may_have_limits_of_percentiles() -> None:
+    large, slow, fast = compared((0.0, 0.008), (0.002, 0.009))[1:]
+    candidates = [with_tail(large, 9, 9), with_tail(slow, 9, 14), with_tail(fast, 9, 16)]
+    assert chosen(candidates, accuracy_loss=0.01) == "cascade 1"
+    assert chosen(candidates, accuracy_loss=0.01, p99_ms=15) == "cascade 0"
+    assert chosen(candidates, accuracy_loss=0.01, p99_ms=10) == "large"
+
+
+def test_the_error_of_a_limit_names_the_closest_candidate_that_meets_the_target() -> None:
+    with pytest.raises(
+        InvalidArgument,
+        match=r"no candidate that meets the target is within p75_ms 9 and p99_ms 11; the closest is 'large' with "
+        r"p75_ms 9\.5 and p99_ms 12: raise the limit, or relax the target",
+    ):
+        select(TAILS, Target(accuracy=0.9, p75_ms=9, p99_ms=11))
+
+
+def test_a_limit_alone_is_no_target() -> None:
+    with pytest.raises(ValueError, match="expected one of accuracy, accuracy_loss, latency_ms and escalation_rate"):
+        Target(p99_ms=5)
 
 
 def test_ties_are_broken_by_the_other_figure() -> None:

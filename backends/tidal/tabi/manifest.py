@@ -15,6 +15,8 @@ from tidal.tabi.paired import queries_needed
 
 # What a cascade answers with: a label, a number, or whether the second text of a pair is relevant to the first.
 CascadeTask = Literal["classification", "regression", "rerank"]
+# Fields of a target that are limits beside one of the others.
+LATENCY_LIMITS = ("p75_ms", "p99_ms")
 # The metric of a task; larger is better.
 Metric = Literal["accuracy", "pearson", "spearman", "r2"]
 
@@ -206,8 +208,9 @@ class Candidate(Strict):
 
 
 class Target(Strict):
-    """The target of a cascade: exactly one of the four. Among the candidates that meet an accuracy or a loss of it, the
-    one with the lowest mean latency is chosen; among those that meet another target, the one with the highest score."""
+    """The target of a cascade: exactly one of accuracy, accuracy_loss, latency_ms and escalation_rate, and limits of
+    percentiles of the latency. Among the candidates that meet an accuracy or a loss of it, the one with the lowest mean
+    latency is chosen; among those that meet another target, the one with the highest score."""
 
     accuracy: float | None = Field(None, description="minimum score")
     accuracy_loss: float | None = Field(
@@ -221,12 +224,23 @@ class Target(Strict):
     escalation_rate: float | None = Field(
         None, ge=0, le=1, description="maximum share of the queries that leave the first level"
     )
+    p75_ms: float | None = Field(
+        None,
+        gt=0,
+        description="maximum 75th percentile of the latency in milliseconds, beside one of the other targets",
+    )
+    p99_ms: float | None = Field(
+        None,
+        gt=0,
+        description="maximum 99th percentile of the latency in milliseconds, beside one of the other targets",
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Target:
-        named = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        targets = [name for name in type(self).model_fields if name not in LATENCY_LIMITS]
+        named = [name for name in targets if getattr(self, name) is not None]
         if len(named) != 1:
-            *first, last = type(self).model_fields
+            *first, last = targets
             raise ValueError(f"expected one of {', '.join(first)} and {last}, got {', '.join(named) or 'none'}")
         return self
 
