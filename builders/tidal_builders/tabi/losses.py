@@ -30,7 +30,9 @@ def compare_losses(
     """Return the losses on the selection part of the configurations that are faster than the most accurate level.
 
     Their order is that of the upper bound of the loss on the calibration part, and those are left out that a faster one
-    comes before in it: neither depends on the labels of the selection part.
+    comes before in it. Neither depends on the labels of the selection part, which makes it an order of tests that needs
+    no correction for their number (fixed-sequence testing; Angelopoulos et al., Learn then Test, 2021; see `proven`).
+    Only which level is the most accurate comes from both parts: being so by chance raises the loss that is measured.
 
     Args:
         evaluator: Evaluator of the configurations.

@@ -10,12 +10,14 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy.stats import beta
 
 from testing.candidates import candidate, expected
 from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import ExpectedLoss, Metric, Target
 from tidal.tabi.paired import queries_needed, upper_loss
 from tidal.tabi.selection import select
+from tidal_builders.tabi import loss_bounds
 from tidal_builders.tabi.data import CALIBRATION, SELECTION, LabelledData, text_numbers
 from tidal_builders.tabi.evaluate import score
 from tidal_builders.tabi.loss_bounds import approximate_loss_bound, resampled_loss_bound
@@ -40,15 +42,37 @@ def regression(generator: np.random.Generator, queries: int, wrong: float) -> tu
     return truth, one, np.where(generator.random(queries) < wrong, 2.5 * generator.normal(size=queries), other)
 
 
-@pytest.mark.parametrize("metric", ["pearson", "spearman", "r2"])
-def test_the_bound_of_a_regressions_metric_covers_the_true_loss(metric: Metric) -> None:
-    generator, queries = np.random.default_rng(2), 250
-    true = regression_loss(metric, *regression(generator, 300_000, 0.02))(np.ones(300_000))
-    covered = []
-    for _ in range(100):
-        loss = regression_loss(metric, *regression(generator, queries, 0.02))
-        covered.append(resampled_loss_bound(loss, np.arange(queries)) >= true)
-    assert np.mean(covered) >= 0.9  # two standard errors of 100 draws below 0.95
+def plain_bootstrap(loss: Callable[[Floats], float], groups: Ints) -> float:
+    generator, count = np.random.default_rng(0), len(groups)
+    even = np.full(count, 1 / count)
+    return float(np.quantile([loss(generator.multinomial(count, even).astype(np.float64)) for _ in range(200)], 0.95))
+
+
+@pytest.mark.parametrize(
+    ("metric", "wrong", "least"),
+    # With arbitrary answers it covers less, as its docstring states.
+    [("pearson", 0.0, 0.95), ("spearman", 0.02, 0.95), ("pearson", 0.1, 0.92), ("r2", 0.1, 0.92)],
+)
+def test_the_bound_of_a_regressions_metric_covers_the_true_loss(
+    monkeypatch: pytest.MonkeyPatch, metric: Metric, wrong: float, least: float
+) -> None:
+    monkeypatch.setattr(loss_bounds, "_RESAMPLES", 200)
+    generator, queries, repeats = np.random.default_rng(2), 150, 60
+    true = regression_loss(metric, *regression(generator, 300_000, wrong))(np.ones(300_000))
+    losses = [regression_loss(metric, *regression(generator, queries, wrong)) for _ in range(repeats)]
+    covered = np.mean([resampled_loss_bound(each, np.arange(queries)) >= true for each in losses])
+    assert covered >= least - 2 * math.sqrt(0.95 * 0.05 / repeats)  # two standard errors
+    assert covered >= np.mean([plain_bootstrap(each, np.arange(queries)) >= true for each in losses])
+
+
+def test_the_bound_has_one_event_more_than_was_seen() -> None:
+    """Of a share it is about the exact bound, where the plain bootstrap is far below it."""
+    for events in (1, 4, 10):
+        lost = np.arange(500) < events
+        found = resampled_loss_bound(lambda weights, lost=lost: float(weights @ lost / weights.sum()), np.arange(500))
+        exact = beta.ppf(0.95, events + 1, 500 - events)
+        assert found == pytest.approx(exact, abs=1.2 / 500)  # in whole events
+    assert plain_bootstrap(lambda weights: float(weights[0] / weights.sum()), np.arange(500)) < 3.5 / 500 < 4.7 / 500
 
 
 def test_the_approximate_bound_is_that_of_the_standard_error() -> None:
