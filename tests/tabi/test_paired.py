@@ -77,7 +77,7 @@ def test_the_bound_is_above_the_loss_and_falls_with_more_queries(queries: int, f
 def wald(lost: float, gained: float, queries: float) -> float:
     """The bound by the standard error of the measured difference."""
     loss = (lost - gained) / queries
-    return loss + norm.ppf(0.95) * math.sqrt(max((lost + gained) / queries - loss**2, 0) / queries)
+    return loss + float(norm.ppf(0.95)) * math.sqrt(max((lost + gained) / queries - loss**2, 0) / queries)
 
 
 # Counts beyond this have a probability below 1e-9 for up to 24 expected ones.
