@@ -57,7 +57,7 @@ def test_the_bound_of_a_regressions_metric_covers_the_true_loss(
     monkeypatch: pytest.MonkeyPatch, metric: Metric, wrong: float, least: float
 ) -> None:
     monkeypatch.setattr(loss_bounds, "_RESAMPLES", 200)
-    generator, queries, repeats = np.random.default_rng(2), 150, 60
+    generator, queries, repeats = np.random.default_rng(2), 150, 40
     true = regression_loss(metric, *regression(generator, 300_000, wrong))(np.ones(300_000))
     losses = [regression_loss(metric, *regression(generator, queries, wrong)) for _ in range(repeats)]
     covered = np.mean([resampled_loss_bound(each, np.arange(queries)) >= true for each in losses])
