@@ -90,6 +90,10 @@ def test_parameters_set_at_most_one_target() -> None:
     assert parameters(target_accuracy_loss=0.005).target() == Target(accuracy_loss=0.005)
     assert parameters(target_latency_ms=12).target() == Target(latency_ms=12)
     assert parameters(escalation_rate=0.25).target() == Target(escalation_rate=0.25)
+    both = parameters(target_accuracy_loss=0.01, target_p75_ms=8, target_p99_ms=30)
+    assert both.target() == Target(accuracy_loss=0.01, p75_ms=8, p99_ms=30)
+    with pytest.raises(InvalidArgument, match="parameter target_p99_ms without a target; set one of target_accuracy, "):
+        parameters(target_p99_ms=30).target()
     with pytest.raises(InvalidArgument, match="target_accuracy and escalation_rate; set only one"):
         parameters(target_accuracy=0.9, escalation_rate=0.2).target()
 

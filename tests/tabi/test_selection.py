@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from testing.candidates import candidate
 from tidal.errors import InvalidArgument
 from tidal.tabi.manifest import Candidate, ExpectedLoss, Target
-from tidal.tabi.selection import faster, provable_losses, select
+from tidal.tabi.paired import queries_needed
+from tidal.tabi.selection import faster, meeting, provable_losses, select
 
 CANDIDATES = [
     candidate("small", (0,), score=0.80, mean=1),
@@ -69,10 +72,22 @@ def test_a_loss_that_needs_more_data_is_refused_with_its_size() -> None:
     candidates = compared((0.002, 0.012), (0.02, 0.03), queries=1000)
     with pytest.raises(
         InvalidArgument,
-        match=r"accuracy_loss 0\.004 cannot be promised from the 1000 queries of the selection part, which support "
-        r"0\.0120 at least: .* loses 0\.0020 on them, .* at most 0\.0120 on new ones\. Give about 25000 queries",
+        match=r"accuracy_loss is 0\.004, which the 1000 queries of the selection part cannot show; accepted is 0\.0120 "
+        r"or more\. 'cascade 0' is the safest .*: it loses 0\.0020 on them and, with 95 % confidence, at most 0\.0120 "
+        r"on new ones\. Give about 25000 queries to the selection part, or set an accuracy_loss that is accepted",
     ):
         select(candidates, Target(accuracy_loss=0.004))
+
+
+def test_a_refused_accuracy_loss_names_the_disagreement_that_more_data_must_resolve() -> None:
+    loss = ExpectedLoss(measured=0.002, upper=0.0116, place=0, queries=1000, discordant=0.03)
+    candidates = [*compared(), candidate("cascade", (0, 1), score=0.898, mean=8, loss=loss)]
+    needed = math.ceil(queries_needed(0.016, 0.014, 0.006))
+    with pytest.raises(
+        InvalidArgument, match=rf"accepted is 0\.0116 .* right on 3\.0% of them, it loses .* about {needed} queries"
+    ):
+        select(candidates, Target(accuracy_loss=0.006))
+    assert select(candidates, Target(accuracy_loss=0.0116)) == 2
 
 
 def test_a_loss_that_no_cascade_is_within_selects_the_large_level() -> None:
@@ -98,6 +113,57 @@ def test_a_latency_target_selects_the_most_accurate_within_it(latency: float, na
 def test_an_escalation_rate_selects_the_most_accurate_cascade_within_it(rate: float, name: str) -> None:
     # "large" never escalates either, but no cascade starts with it.
     assert chosen(escalation_rate=rate) == name
+
+
+def with_tail(each: Candidate, p75: float, p99: float) -> Candidate:
+    tail = each.selection.latency.model_copy(update={"p75": p75, "p99": p99})
+    return each.model_copy(update={"selection": each.selection.model_copy(update={"latency": tail})})
+
+
+TAILS = [
+    with_tail(each, p75, p99)
+    for each, p75, p99 in zip(
+        CANDIDATES, (1.2, 3.4, 9.5, 10.1, 9.9, 11.0), (1.5, 4.0, 12.0, 13.5, 13.0, 15.0), strict=True
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ({"accuracy": 0.9}, "small-large 0.8"),
+        ({"accuracy": 0.9, "p99_ms": 12.5}, "large"),
+        ({"accuracy": 0.9, "p75_ms": 9.9}, "small-large 0.8"),
+        ({"accuracy": 0.9, "p75_ms": 9.7, "p99_ms": 20}, "large"),
+        ({"latency_ms": 7, "p99_ms": 14}, "small-large 0.95"),
+        ({"escalation_rate": 1.0, "p75_ms": 5}, "base"),
+    ],
+)
+def test_limits_of_percentiles_hold_beside_a_target(target: dict[str, float], name: str) -> None:
+    assert chosen(TAILS, **target) == name
+    assert name in {TAILS[index].name for index in meeting(TAILS, Target.model_validate(target))}
+
+
+def test_an_accuracy_loss_may_have_limits_of_percentiles() -> None:
+    large, slow, fast = compared((0.0, 0.008), (0.002, 0.009))[1:]
+    candidates = [with_tail(large, 9, 9), with_tail(slow, 9, 14), with_tail(fast, 9, 16)]
+    assert chosen(candidates, accuracy_loss=0.01) == "cascade 1"
+    assert chosen(candidates, accuracy_loss=0.01, p99_ms=15) == "cascade 0"
+    assert chosen(candidates, accuracy_loss=0.01, p99_ms=10) == "large"
+
+
+def test_the_error_of_a_limit_names_the_closest_candidate_that_meets_the_target() -> None:
+    with pytest.raises(
+        InvalidArgument,
+        match=r"no candidate that meets the target is within p75_ms 9 and p99_ms 11; the closest is 'large' with "
+        r"p75_ms 9\.5 and p99_ms 12: raise the limit, or relax the target",
+    ):
+        select(TAILS, Target(accuracy=0.9, p75_ms=9, p99_ms=11))
+
+
+def test_a_limit_alone_is_no_target() -> None:
+    with pytest.raises(ValueError, match="expected one of accuracy, accuracy_loss, latency_ms and escalation_rate"):
+        Target(p99_ms=5)
 
 
 def test_ties_are_broken_by_the_other_figure() -> None:

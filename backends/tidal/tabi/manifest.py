@@ -11,9 +11,12 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from tidal.manifest import Strict, TokenizerInfo, Version, read_manifest
+from tidal.tabi.paired import queries_needed
 
 # What a cascade answers with: a label, a number, or whether the second text of a pair is relevant to the first.
 CascadeTask = Literal["classification", "regression", "rerank"]
+# Fields of a target that are limits beside one of the others.
+LATENCY_LIMITS = ("p75_ms", "p99_ms")
 # The metric of a task; larger is better.
 Metric = Literal["accuracy", "pearson", "spearman", "r2"]
 
@@ -151,10 +154,21 @@ class ExpectedLoss(Strict):
     place: int = Field(
         ge=0, description="place in the order in which the bounds are compared with a target; see `proven`"
     )
-    queries: int = Field(ge=1, description="number of queries of the selection part")
+    queries: int = Field(
+        ge=1, description="number of queries of the selection part; those with the same text count as fewer"
+    )
+    discordant: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of the queries that only one of the two answers right; None for metrics other than accuracy",
+    )
 
     def queries_for(self, target: float) -> float:
         """Return about how many queries would bring the bound down to a target; infinity if the loss is above it."""
+        if self.discordant is not None:
+            lost, gained = (self.discordant + self.measured) / 2, (self.discordant - self.measured) / 2
+            return queries_needed(lost, gained, target)
         margin = target - self.measured
         return self.queries * ((self.upper - self.measured) / margin) ** 2 if margin > 0 else math.inf
 
@@ -194,8 +208,9 @@ class Candidate(Strict):
 
 
 class Target(Strict):
-    """The target of a cascade: exactly one of the four. Among the candidates that meet an accuracy or a loss of it, the
-    one with the lowest mean latency is chosen; among those that meet another target, the one with the highest score."""
+    """The target of a cascade: exactly one of accuracy, accuracy_loss, latency_ms and escalation_rate, and limits of
+    percentiles of the latency. Among the candidates that meet an accuracy or a loss of it, the one with the lowest mean
+    latency is chosen; among those that meet another target, the one with the highest score."""
 
     accuracy: float | None = Field(None, description="minimum score")
     accuracy_loss: float | None = Field(
@@ -209,12 +224,23 @@ class Target(Strict):
     escalation_rate: float | None = Field(
         None, ge=0, le=1, description="maximum share of the queries that leave the first level"
     )
+    p75_ms: float | None = Field(
+        None,
+        gt=0,
+        description="maximum 75th percentile of the latency in milliseconds, beside one of the other targets",
+    )
+    p99_ms: float | None = Field(
+        None,
+        gt=0,
+        description="maximum 99th percentile of the latency in milliseconds, beside one of the other targets",
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Target:
-        named = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        targets = [name for name in type(self).model_fields if name not in LATENCY_LIMITS]
+        named = [name for name in targets if getattr(self, name) is not None]
         if len(named) != 1:
-            *first, last = type(self).model_fields
+            *first, last = targets
             raise ValueError(f"expected one of {', '.join(first)} and {last}, got {', '.join(named) or 'none'}")
         return self
 

@@ -44,6 +44,20 @@ class TabiParameters(BaseModel):
         description="maximum share of the queries that leave the first level, instead of the target that the cascade "
         "was built for; the most accurate candidate within it serves",
     )
+    target_p75_ms: float | None = Field(
+        None,
+        gt=0,
+        le=3_600_000,
+        description="maximum 75th percentile of a query's latency in milliseconds, beside one of the parameters for a "
+        "target",
+    )
+    target_p99_ms: float | None = Field(
+        None,
+        gt=0,
+        le=3_600_000,
+        description="maximum 99th percentile of a query's latency in milliseconds, beside one of the parameters for a "
+        "target",
+    )
     levels: Literal["embedded", "models"] = Field(
         "embedded",
         description="where levels run: in this model's process, without calls between processes, or as models of the "
@@ -92,7 +106,7 @@ class TabiParameters(BaseModel):
         """Return the target that the candidate which serves has to meet; None for the one the cascade was built for.
 
         Raises:
-            InvalidArgument: Several targets are set.
+            InvalidArgument: Several targets are set, or a limit of a percentile without any.
         """
         wanted = {
             "target_accuracy": ("accuracy", self.target_accuracy),
@@ -103,4 +117,11 @@ class TabiParameters(BaseModel):
         named = {name: field for name, field in wanted.items() if field[1] is not None}
         if len(named) > 1:
             raise InvalidArgument(f"config.pbtxt has the parameters {' and '.join(named)}; set only one of them")
-        return Target(**dict(named.values())) if named else None
+        limits = {"p75_ms": self.target_p75_ms, "p99_ms": self.target_p99_ms}
+        if not named:
+            for name in (name for name, limit in limits.items() if limit is not None):
+                raise InvalidArgument(
+                    f"config.pbtxt has the parameter target_{name} without a target; set one of {', '.join(wanted)} too"
+                )
+            return None
+        return Target(**dict(named.values()), **limits)

@@ -7,14 +7,14 @@ import math
 from collections.abc import Sequence
 
 from tidal.errors import InvalidArgument
-from tidal.tabi.manifest import Candidate, Expected, ExpectedLoss, Target
+from tidal.tabi.manifest import LATENCY_LIMITS, Candidate, Expected, Target
 
 
 def select(candidates: Sequence[Candidate], target: Target) -> int:
     """Return the index of the candidate that meets a target best; see `meeting` for those that meet it.
 
-    For an accuracy and a loss of it that is the one with the lowest mean latency, else the one with the highest score.
-    Ties are broken by the other figure.
+    For an accuracy and a loss of it that is the one with the lowest mean latency, else the one with the highest score,
+    of those within the target's limits of percentiles. Ties are broken by the other figure.
 
     Args:
         candidates: Measured candidates, at least one.
@@ -38,37 +38,39 @@ def select(candidates: Sequence[Candidate], target: Target) -> int:
             f"{escalation_rate(candidates[index].selection):.1%} of its queries leaving the first level"
         )
 
-    found, indices = meeting(candidates, target), range(len(candidates))
-    if target.accuracy_loss is not None:
-        if len(found) == 1:
-            _check_rows(candidates, target.accuracy_loss)
-        return min(found, key=by_latency)
-    if target.accuracy is not None:
-        if not found:
-            best = closest(min(indices, key=by_score))
-            raise InvalidArgument(f"no candidate reaches the accuracy {target.accuracy:g}; the best is {best}")
-        return min(found, key=by_latency)
-    if target.latency_ms is not None:
-        if not found:
-            best = closest(min(indices, key=by_latency))
-            raise InvalidArgument(f"no candidate has a mean latency of {target.latency_ms:g} ms; the fastest is {best}")
-        return min(found, key=by_score)
-    assert target.escalation_rate is not None  # a target names exactly one
-    cascades = _cascades(candidates)
-    if not cascades:
-        raise InvalidArgument("escalation_rate is for cascades of several levels; all candidates are single models")
-    if not found:
+    found, indices = _meeting(candidates, target), range(len(candidates))
+    if target.accuracy_loss is not None and len(found) == 1:
+        _check_rows(candidates, target.accuracy_loss)
+    if target.accuracy is not None and not found:
+        best = closest(min(indices, key=by_score))
+        raise InvalidArgument(f"no candidate reaches the accuracy {target.accuracy:g}; the best is {best}")
+    if target.latency_ms is not None and not found:
+        best = closest(min(indices, key=by_latency))
+        raise InvalidArgument(f"no candidate has a mean latency of {target.latency_ms:g} ms; the fastest is {best}")
+    if target.escalation_rate is not None and not found:
+        cascades = _cascades(candidates)
+        if not cascades:
+            raise InvalidArgument("escalation_rate is for cascades of several levels; all candidates are single models")
         best = closest(
             min(cascades, key=lambda index: (escalation_rate(candidates[index].selection), *by_score(index)))
         )
         raise InvalidArgument(
             f"no candidate re-routes at most {target.escalation_rate:.1%} of its queries; the closest is {best}"
         )
-    return min(found, key=by_score)
+    within = [index for index in found if _excess(candidates[index], target) <= 1]
+    if not within:
+        nearest = candidates[min(found, key=lambda index: _excess(candidates[index], target))]
+        limits = " and ".join(f"{name} {getattr(target, name):g}" for name in LATENCY_LIMITS if getattr(target, name))
+        raise InvalidArgument(
+            f"no candidate that meets the target is within {limits}; the closest is '{nearest.name}' with p75_ms "
+            f"{nearest.selection.latency.p75:.3g} and p99_ms {nearest.selection.latency.p99:.3g}: raise the limit, or "
+            "relax the target"
+        )
+    return min(within, key=by_score if target.accuracy is None and target.accuracy_loss is None else by_latency)
 
 
 def meeting(candidates: Sequence[Candidate], target: Target) -> list[int]:
-    """Return the indices of the candidates that meet a target on the selection part.
+    """Return the indices of the candidates that meet a target on the selection part, with its limits of percentiles.
 
     - Accuracy: those that reach the score.
     - Accuracy loss: the most accurate level alone, and those of which `proven` says so.
@@ -83,6 +85,11 @@ def meeting(candidates: Sequence[Candidate], target: Target) -> list[int]:
     Raises:
         InvalidArgument: The target is an accuracy loss, and no candidate is a single level.
     """
+    return [index for index in _meeting(candidates, target) if _excess(candidates[index], target) <= 1]
+
+
+def _meeting(candidates: Sequence[Candidate], target: Target) -> list[int]:
+    """Return the indices of the candidates that meet a target, but for its limits of percentiles."""
     indices = range(len(candidates))
     if target.accuracy_loss is not None:
         level = reference(candidates, target.accuracy_loss)
@@ -143,6 +150,15 @@ def provable_losses(candidates: Sequence[Candidate]) -> list[tuple[int, float]]:
     return list(zip(order, itertools.accumulate((_upper(candidates[index]) for index in order), max), strict=True))
 
 
+def safest(candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return the first candidate in the order of comparison; None if none is faster than the most accurate level.
+
+    Args:
+        candidates: Measured candidates.
+    """
+    return next((candidates[index] for index in _compared(candidates)), None)
+
+
 def queries_for(candidates: Sequence[Candidate], loss: float) -> float:
     """Return about how many queries of the selection part would show that some candidate loses at most `loss`.
 
@@ -153,8 +169,8 @@ def queries_for(candidates: Sequence[Candidate], loss: float) -> float:
     Returns:
         The number for the first candidate in the order of comparison; infinity if it loses more, or there is none.
     """
-    first = _first(candidates)
-    return math.inf if first is None else first.queries_for(loss)
+    first = safest(candidates)
+    return math.inf if first is None or first.loss is None else first.loss.queries_for(loss)
 
 
 def escalation_rate(expected: Expected) -> float:
@@ -194,21 +210,24 @@ def faster(candidates: Sequence[Candidate], chosen: int, least_score: float) -> 
 
 def _check_rows(candidates: Sequence[Candidate], loss: float) -> None:
     """Refuse a loss that only the number of queries keeps a faster candidate from."""
-    first, needed = _first(candidates), queries_for(candidates, loss)
-    if first is None or math.isinf(needed):
+    first, needed = safest(candidates), queries_for(candidates, loss)
+    if first is None or first.loss is None or math.isinf(needed):
         return
+    found, accepted = first.loss, math.ceil(first.loss.upper * 1e4) / 1e4
+    differs = "" if found.discordant is None else f"only one of the two is right on {found.discordant:.1%} of them, "
     raise InvalidArgument(
-        f"accuracy_loss {loss:g} cannot be promised from the {first.queries} queries of the selection part, which "
-        f"support {first.upper:.4f} at least: the safest candidate that is faster than the most accurate level loses "
-        f"{first.measured:.4f} on them, and with 95 % confidence at most {first.upper:.4f} on new ones. Give about "
-        f"{math.ceil(needed)} queries to the selection part, or set a larger accuracy_loss"
+        f"accuracy_loss is {loss:g}, which the {found.queries} queries of the selection part cannot show; accepted is "
+        f"{accepted:.4f} or more. '{first.name}' is the safest candidate that is faster than the most accurate level: "
+        f"{differs}it loses {found.measured:.4f} on them and, with 95 % confidence, at most {found.upper:.4f} on new "
+        f"ones. Give about {math.ceil(needed)} queries to the selection part, or set an accuracy_loss that is accepted"
     )
 
 
-def _first(candidates: Sequence[Candidate]) -> ExpectedLoss | None:
-    """Return the loss of the first candidate in the order of comparison."""
-    losses = (candidates[index].loss for index in _compared(candidates))
-    return next(losses, None)
+def _excess(candidate: Candidate, target: Target) -> float:
+    """Return the largest quotient of a percentile of the latency and its limit; 0 without limits."""
+    latency = candidate.selection.latency
+    limits = ((latency.p75, target.p75_ms), (latency.p99, target.p99_ms))
+    return max((found / limit for found, limit in limits if limit is not None), default=0.0)
 
 
 def _upper(candidate: Candidate) -> float:

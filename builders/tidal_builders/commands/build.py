@@ -67,6 +67,22 @@ def build(
             show_default=False,
         ),
     ] = None,
+    target_p75_ms: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MS",
+            help="Cascades: maximum 75th percentile of the latency, beside one of the targets.",
+            show_default=False,
+        ),
+    ] = None,
+    target_p99_ms: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MS",
+            help="Cascades: maximum 99th percentile of the latency, beside one of the targets.",
+            show_default=False,
+        ),
+    ] = None,
     relearn: Annotated[
         list[str] | None,
         typer.Option(
@@ -174,6 +190,8 @@ def build(
             "accuracy_loss": target_accuracy_loss,
             "latency_ms": target_latency_ms,
             "escalation_rate": escalation_rate,
+            "p75_ms": target_p75_ms,
+            "p99_ms": target_p99_ms,
         }
         chosen = _with_target(chosen, {name: value for name, value in targets.items() if value is not None})
         learn_lengths(relearn or [], [spec for _, spec in chosen], repository, metrics)

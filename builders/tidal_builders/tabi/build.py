@@ -106,7 +106,7 @@ def _choose(run: BuildRun[TabiSpec, CascadePlan], queries: LabelledQueries) -> C
         return CascadeReport(
             name=spec.name,
             outcome="missed",
-            reasons=(str(error),),
+            reasons=(f"field 'target': {error}",),
             metric=plan.metric,
             target=spec.target,
             rows=found.rows,

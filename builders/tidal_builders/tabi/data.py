@@ -187,7 +187,7 @@ def split(texts: Texts, strata: npt.NDArray[np.int64], parts: Parts) -> npt.NDAr
     """
     rows_of: dict[tuple[str, ...], list[int]] = {}
     for row, text in enumerate(texts):
-        rows_of.setdefault(tuple(each.strip() for each in text), []).append(row)
+        rows_of.setdefault(_stripped(text), []).append(row)
     shares, assigned = np.asarray(parts.shares), np.zeros(3)
     part = np.zeros(len(texts), np.int8)
     # By stratum, and within one by a hash, which is unrelated to anything else: any stretch then has its shares.
@@ -197,6 +197,20 @@ def split(texts: Texts, strata: npt.NDArray[np.int64], parts: Parts) -> npt.NDAr
         part[rows] = neediest
         assigned[neediest] += len(rows)
     return part
+
+
+def text_numbers(texts: Texts, rows: Indices) -> Indices:
+    """Return a number for the text of each of some queries, from 0 without gaps: the same for equal texts.
+
+    Args:
+        texts: Texts of all queries.
+        rows: Indices of the queries, [n].
+
+    Returns:
+        The numbers, [n].
+    """
+    numbers: dict[tuple[str, ...], int] = {}
+    return np.array([numbers.setdefault(_stripped(texts[row]), len(numbers)) for row in rows.tolist()], np.int64)
 
 
 def _split_rows(
@@ -213,6 +227,10 @@ def _split_rows(
                 f"{_MIN_ROWS} are needed: give more rows, or that part a larger share in 'parts'"
             )
     return LabelledData(rows.texts, truth, part)
+
+
+def _stripped(text: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text)
 
 
 def _hash(text: tuple[str, ...]) -> str:

@@ -1,4 +1,8 @@
-"""Upper confidence bounds of the loss of a candidate against the most accurate level, on the same queries."""
+"""Upper confidence bounds of the loss of a candidate against the most accurate level, for metrics other than accuracy.
+
+A correlation or r2 of an ensemble is no mean over queries, so no bound of it is exact; that of an accuracy is in
+`tidal.tabi.paired`.
+"""
 
 from __future__ import annotations
 
@@ -6,72 +10,79 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq
+import numpy.typing as npt
+from scipy.special import ndtri
 
+from tidal.tabi.paired import CONFIDENCE
 from tidal_builders.tabi.evaluate import Floats
 
-#: Probability that the bound of one candidate is not below its loss on new queries.
-CONFIDENCE = 0.95
-# Quantile of the normal distribution for it.
-_QUANTILE = 1.6448536269514722
+Groups = npt.NDArray[np.int64]
+
+_QUANTILE = float(ndtri(CONFIDENCE))
 _RESAMPLES = 500
-_GROUPS = 20
+# Sets of texts that the jackknife leaves out, one at a time, and how many of them may have the worst text.
+_SETS, _LIKELY_SETS = 200, 5
+_FEW_SETS = 20
+# Queries of a kind that is not among n of them are less than this / n of all, with the same confidence.
+_UNSEEN = -math.log(1 - CONFIDENCE)
 
 
-def accuracy_loss_bound(lost: float, gained: float, queries: int) -> float:
-    """Return the upper confidence bound of a loss of accuracy, by the score interval of paired proportions.
-
-    The interval is that of Tango (Statistics in Medicine, 1998), one-sided. It is above 0 also where no query differs.
-
-    Args:
-        lost: Expected number of queries that only the most accurate level answers right.
-        gained: Expected number of queries that only the candidate answers right.
-        queries: Number of queries, at least 1.
-    """
-
-    def excess(loss: float) -> float:
-        """How much the observed difference is below `loss`, in standard errors, beyond the quantile."""
-        linear = (2 * queries - lost + gained) * loss - lost - gained
-        constant = -gained * loss * (1 - loss)
-        share = (math.sqrt(linear**2 - 8 * queries * constant) - linear) / (4 * queries)
-        variance = queries * (2 * share + loss * (1 - loss))
-        below = queries * loss - (lost - gained)
-        return below / math.sqrt(variance) - _QUANTILE if variance > 0 else -_QUANTILE
-
-    measured = (lost - gained) / queries
-    nearly = 1 - 1e-9
-    if measured >= nearly or excess(nearly) <= 0:
-        return 1.0
-    return float(brentq(excess, measured, nearly, xtol=1e-9))
-
-
-def approximate_loss_bound(loss: Callable[[Floats], float], queries: int) -> float:
+def approximate_loss_bound(loss: Callable[[Floats], float], groups: Groups) -> float:
     """Return the upper confidence bound of any loss by its standard error, from few values of it.
 
-    The standard error is that of the jackknife, which leaves out one of 20 groups of the queries at a time.
+    The standard error is that of the jackknife, which leaves out one of 20 sets of the queries at a time.
 
     Args:
-        loss: Returns the loss for the weights of the queries, [queries].
-        queries: Number of queries, at least 2.
+        loss: Returns the loss for the weights of the queries, [n].
+        groups: Number of each query's text, from 0, [n]: queries with the same one are no independent observations.
     """
-    groups = np.array_split(np.random.default_rng(0).permutation(queries), min(_GROUPS, queries))
-    losses = []
-    for group in groups:
-        weights = np.ones(queries)
-        weights[group] = 0
-        losses.append(loss(weights))
-    error = math.sqrt((len(groups) - 1) * float(np.var(losses)))
-    return loss(np.ones(queries)) + _QUANTILE * error
+    errors = _influences(loss, groups, _FEW_SETS)
+    return loss(np.ones(len(groups))) + _QUANTILE * math.sqrt(float(errors @ errors))
 
 
-def resampled_loss_bound(loss: Callable[[Floats], float], queries: int) -> float:
-    """Return the upper confidence bound of any loss, by bootstrap: its quantile over resampled queries.
+def resampled_loss_bound(loss: Callable[[Floats], float], groups: Groups) -> float:
+    """Return the upper confidence bound of any loss, by a bootstrap in which the worst text comes once more.
+
+    Rare queries that are far off are fewer among the given ones than among new ones as often as they are more, and then
+    the plain bootstrap is too low. The exact bound of a share (Clopper and Pearson, 1934) is about the quantile of a
+    count that has one event more than was seen; so the text that raises the loss most is added before resampling. In
+    simulations of correlations and r2 on 150 to 600 queries this covers the loss in 94 to 98 % of cases without
+    outliers (92 to 96 % by the plain bootstrap), and in 75 to 90 % where 0.5 to 2 % of the answers are arbitrary (65 to
+    85 %), which no bound can know.
+
+    Where the queries hardly differ, the bound is the measured loss and 3 / n: queries of a kind that is not among n of
+    them are at most that share of all.
 
     Args:
-        loss: Returns the loss for the weights of the queries, [queries].
-        queries: Number of queries, at least 1.
+        loss: Returns the loss for the weights of the queries, [n].
+        groups: Number of each query's text, from 0, [n]: all queries of a text are resampled together.
     """
-    generator = np.random.default_rng(0)
-    even = np.full(queries, 1 / queries)
-    losses = [loss(generator.multinomial(queries, even).astype(np.float64)) for _ in range(_RESAMPLES)]
-    return float(np.quantile(losses, CONFIDENCE))
+    generator, count = np.random.default_rng(0), int(groups.max()) + 1
+    shares = np.full(count, 1 / (count + 1))
+    shares[_worst(loss, groups)] *= 2
+    losses = [loss(generator.multinomial(count + 1, shares)[groups].astype(np.float64)) for _ in range(_RESAMPLES)]
+    return max(float(np.quantile(losses, CONFIDENCE)), loss(np.ones(len(groups))) + _UNSEEN / count)
+
+
+def _worst(loss: Callable[[Floats], float], groups: Groups) -> int:
+    """Return the text that raises the loss most if it comes once more, of those in the sets that raise it most."""
+    influences, members = _influences(loss, groups, _SETS), _members(groups, _SETS)
+    likely = np.isin(members, np.argsort(influences)[-_LIKELY_SETS:])
+    texts = np.unique(groups[likely[groups]])
+    return int(max(texts, key=lambda text: loss(1.0 + (groups == text))))
+
+
+def _influences(loss: Callable[[Floats], float], groups: Groups, sets: int) -> Floats:
+    """Return by how much each set of the texts raises the loss; the sum of the squares is the loss's variance."""
+    members = _members(groups, sets)
+    if len(members) == 1:
+        return np.zeros(1)
+    without = np.array([loss((members[groups] != each).astype(np.float64)) for each in range(int(members.max()) + 1)])
+    scale = math.sqrt((len(without) - 1) / len(without))
+    return np.asarray(scale * (without.mean() - without), np.float64)
+
+
+def _members(groups: Groups, sets: int) -> Groups:
+    """Return the set of each text, [texts]: random ones of equal size."""
+    count = int(groups.max()) + 1
+    return np.random.default_rng(0).permutation(count) % min(sets, count)

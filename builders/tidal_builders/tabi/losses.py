@@ -5,49 +5,79 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from tidal.tabi.manifest import ExpectedLoss
+from tidal.tabi.paired import upper_loss
 from tidal_builders.tabi.combinations import CombinationEvaluator
-from tidal_builders.tabi.data import CALIBRATION, SELECTION
+from tidal_builders.tabi.data import CALIBRATION, SELECTION, Indices, LabelledData, text_numbers
 from tidal_builders.tabi.evaluate import Floats, LevelChain
-from tidal_builders.tabi.loss_bounds import accuracy_loss_bound, approximate_loss_bound, resampled_loss_bound
+from tidal_builders.tabi.loss_bounds import approximate_loss_bound, resampled_loss_bound
 from tidal_builders.tabi.pareto import Configuration
 
 
 class _Loss(NamedTuple):
-    """Loss of a configuration on a part of the data, and its upper confidence bound."""
+    """Loss of a configuration on a part of the data, with its upper confidence bound; see `ExpectedLoss`."""
 
     measured: float
     upper: float
+    discordant: float | None
 
 
 def compare_losses(
-    evaluator: CombinationEvaluator, configurations: Sequence[Configuration]
+    evaluator: CombinationEvaluator, data: LabelledData, configurations: Sequence[Configuration]
 ) -> dict[Configuration, ExpectedLoss]:
     """Return the losses on the selection part of the configurations that are faster than the most accurate level.
 
     Their order is that of the upper bound of the loss on the calibration part, and those are left out that a faster one
-    comes before in it: neither depends on the labels of the selection part.
+    comes before in it. Neither depends on the labels of the selection part, which makes it an order of tests that needs
+    no correction for their number (fixed-sequence testing; Angelopoulos et al., Learn then Test, 2021; see `proven`).
+    Only which level is the most accurate comes from both parts: being so by chance raises the loss that is measured.
 
     Args:
         evaluator: Evaluator of the configurations.
+        data: Queries that it evaluates on.
         configurations: Configurations, with all single levels.
     """
     alone = max((each for each in configurations if len(each.levels) == 1), key=lambda each: each.levels)
     faster = [each for each in configurations if each.selection.latency.mean < alone.selection.latency.mean]
+    groups = {part: text_numbers(data.texts, evaluator.rows(part)) for part in (CALIBRATION, SELECTION)}
     # Any order is correct: that of the calibration part may be approximate.
-    bounds = {each: _loss(evaluator, each, alone, CALIBRATION, approximate_loss_bound).upper for each in faster}
+    known = groups[CALIBRATION]
+    bounds = {each: _loss(evaluator, each, alone, CALIBRATION, known, approximate_loss_bound).upper for each in faster}
     order: list[Configuration] = []
     fastest = alone.selection.latency.mean
     for each in sorted(faster, key=lambda each: (bounds[each], each.selection.latency.mean)):
         if each.selection.latency.mean < fastest:
             fastest = each.selection.latency.mean
             order.append(each)
-    queries = len(evaluator.rows(SELECTION))
-    losses = [_loss(evaluator, each, alone, SELECTION, resampled_loss_bound) for each in order]
+    new = groups[SELECTION]
+    losses = [_loss(evaluator, each, alone, SELECTION, new, resampled_loss_bound) for each in order]
     return {
-        each: ExpectedLoss(measured=loss.measured, upper=loss.upper, place=place, queries=queries)
+        each: ExpectedLoss(
+            measured=loss.measured,
+            upper=loss.upper,
+            place=place,
+            queries=int(independent_queries(new)),
+            discordant=loss.discordant,
+        )
         for place, (each, loss) in enumerate(zip(order, losses, strict=True))
     }
+
+
+def independent_queries(groups: Indices) -> float:
+    """Return how many queries of different texts tell as much as the given ones (Kish's effective sample size).
+
+    All queries of a text are in one part of the data, so its share there is as uncertain as that of one query.
+
+    Args:
+        groups: Number of each query's text, from 0, [n].
+
+    Returns:
+        n² / Σ m² for texts that come m times each; n if all differ.
+    """
+    counts = np.bincount(groups).astype(np.float64)
+    return float(counts.sum() ** 2 / (counts @ counts))
 
 
 def _loss(
@@ -55,22 +85,23 @@ def _loss(
     configuration: Configuration,
     alone: Configuration,
     part: int,
-    bound: Callable[[Callable[[Floats], float], int], float],
+    groups: Indices,
+    bound: Callable[[Callable[[Floats], float], Indices], float],
 ) -> _Loss:
     """Return the loss on a part of the data; `bound` is for metrics other than accuracy."""
     (one, one_reach), (other, other_reach) = (_chain(evaluator, each, part) for each in (alone, configuration))
-    queries = len(one.truth)
     if one.metric == "accuracy":
         before = one.right(one_reach, alone.weights)
         after = other.right(other_reach, configuration.weights)
-        lost, gained = float(before @ (1 - after)), float((1 - before) @ after)
-        return _Loss((lost - gained) / queries, accuracy_loss_bound(lost, gained, queries))
+        lost, gained = float(before @ (1 - after)) / len(groups), float((1 - before) @ after) / len(groups)
+        count = independent_queries(groups)
+        return _Loss(lost - gained, upper_loss(lost * count, gained * count, count), lost + gained)
 
     def loss(counts: Floats | None = None) -> float:
         before = one.score(one_reach, alone.weights, counts)
         return before - other.score(other_reach, configuration.weights, counts)
 
-    return _Loss(loss(), bound(loss, queries))
+    return _Loss(loss(), bound(loss, groups), None)
 
 
 def _chain(evaluator: CombinationEvaluator, configuration: Configuration, part: int) -> tuple[LevelChain, Floats]:

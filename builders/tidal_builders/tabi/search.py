@@ -112,7 +112,7 @@ def search(
         fast = [each for each in evaluated if fast_enough(each.selection, alone)]
         tried, too_slow = tried + len(evaluated), too_slow + len(evaluated) - len(fast)
         kept += thin_out(fast)
-    losses = compare_losses(evaluator, kept)
+    losses = compare_losses(evaluator, data, kept)
     groups: dict[tuple[tuple[int, ...], float | None], list[Configuration]] = {}
     for each in kept:
         groups.setdefault((each.levels, each.pruning), []).append(each)

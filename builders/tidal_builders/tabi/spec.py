@@ -113,7 +113,9 @@ class TabiSpec(ModelSpec):
         "only number them (LABEL_0 …); default: those of the first level",
     )
     target: Target = Field(
-        Target(accuracy_loss=0.01), description="target to meet on the selection part: exactly one of the four"
+        Target(accuracy_loss=0.01),
+        description="target to meet on the selection part: exactly one of accuracy, accuracy_loss, latency_ms and "
+        "escalation_rate, and limits of the latency's percentiles beside it",
     )
     metric: Metric | None = Field(
         None,

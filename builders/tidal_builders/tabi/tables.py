@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from rich.table import Table
 
 from tidal.tabi.manifest import Candidate, ServingOverhead, TemperatureChoice
-from tidal.tabi.selection import escalation_rate, meeting, provable_losses, queries_for
+from tidal.tabi.selection import escalation_rate, meeting, provable_losses, queries_for, safest
 from tidal_builders.tabi.pareto import pareto_front
 from tidal_builders.tabi.search_report import SearchReport
 
@@ -85,7 +85,7 @@ def remarks(report: SearchReport) -> Iterator[str]:
         yield _possible_targets(report)
     elif len(report.levels) > 1 and len(report.candidates[report.chosen].levels) == 1:
         yield _single(report, report.candidates[report.chosen])
-    loss = _losses(report.candidates)
+    loss = _losses(report)
     if loss:
         yield loss
     yield from (f"warning: {warning}" for warning in report.warnings)
@@ -139,8 +139,9 @@ def _single(report: SearchReport, chosen: Candidate) -> str:
     )
 
 
-def _losses(candidates: Sequence[Candidate]) -> str:
+def _losses(report: SearchReport) -> str:
     """Return which accuracy losses the data supports, and how much of it the usual ones need."""
+    candidates = report.candidates
     supported: dict[float, int] = {}
     for index, loss in provable_losses(candidates):
         if loss < 1:
@@ -150,15 +151,25 @@ def _losses(candidates: Sequence[Candidate]) -> str:
     places = np.unique(np.linspace(0, len(supported) - 1, _MAX_LOSSES).round().astype(int))
     some = [list(supported.items())[place] for place in places]
     shown = ", ".join(f"{_ceiling(loss)} at {candidates[index].selection.latency.mean:.2f} ms" for loss, index in some)
-    needed = [(loss, queries_for(candidates, loss)) for loss in _USUAL_LOSSES]
-    rows = ", ".join(
-        f"{loss:g} {'no number of them' if math.isinf(queries) else f'about {math.ceil(queries)}'}"
-        for loss, queries in needed
+    first = safest(candidates)
+    assert first is not None
+    assert first.loss is not None  # it is compared
+    needed = {loss: queries_for(candidates, loss) for loss in _USUAL_LOSSES}
+    whole = sum(report.rows.values()) / report.rows["selection"]
+    sizes = ", ".join(
+        f"{loss:g} no number"
+        if math.isinf(queries)
+        else f"{loss:g} about {math.ceil(queries)} ({math.ceil(queries * whole)})"
+        for loss, queries in needed.items()
     )
-    compared = next(each.loss for each in candidates if each.loss is not None)
+    share = first.loss.discordant
+    differs = (
+        "" if share is None else f", only one of which and the most accurate level is right on {share:.1%} of them"
+    )
     return (
-        f"accuracy_loss that the {compared.queries} queries of the selection part support with 95 % confidence: "
-        f"{shown}; queries that a first candidate needs there: for {rows}"
+        f"accuracy_loss that the {first.loss.queries} queries of the selection part support with 95 % confidence: "
+        f"{shown}; queries that it needs there (rows in all, with the present parts) to support a smaller one for "
+        f"'{first.name}', the safest of the faster candidates{differs}: {sizes}"
     )
 
 

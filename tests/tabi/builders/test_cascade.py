@@ -162,7 +162,8 @@ def test_another_target_selects_again_and_runs_no_model(copied: Built) -> None:
 def test_a_target_that_no_candidate_meets(copied: Built) -> None:
     done = tidal_build(copied.spec, "--repository", copied.repository, "--target-latency-ms", "0.0001")
     assert done.code == 3
-    assert "reviews: not published: no candidate has a mean latency of 0.0001 ms; the fastest is 'small'" in done.stdout
+    message = "field 'target': no candidate has a mean latency of 0.0001 ms; the fastest is 'small'"
+    assert f"reviews: not published: {message}" in done.stdout
     # The command prints the levels, the closest candidates, and the targets that are possible.
     manifest = manifest_of(copied.repository)
     for level in manifest.levels:
