@@ -77,9 +77,10 @@ def read_keys(path: Path) -> KeyFile:
 
 
 class KeyStore:
-    """Keys of a file that is read again when it changes: for a key that is not accepted at once, so that a new one is.
+    """Keys of a file that is read again when it changes.
 
-    A changed file that cannot be read keeps the keys of before, and the log says why.
+    A new key is accepted at once, and a revoked one refused after `_RECHECK_S` at the latest. If a changed file
+    cannot be read, the previous keys stay in use, and the log has the reason.
 
     Args:
         path: Path of the file.
@@ -140,7 +141,7 @@ def add_key(
 
     Args:
         path: Path of the file.
-        name: Who uses the key.
+        name: Name of the user or team of the key.
         models: Models and tasks that it may use, as patterns such as ``intent`` or ``encoder/mood``; empty for all.
         requests_per_minute: Largest number of requests per minute; None for no limit.
         tokens_per_minute: Largest number of tokens per minute, read and generated; None for no limit.
