@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from demo import checking, digits, entities, openai_api, search, text_tables, writing
+from demo import checking, digits, entities, openai_api, reranking, search, text_tables, writing
 from demo.console import CONSOLE
 from demo.metrics import sample_of
 from demo.tasks import copy_encoder, train_tasks
@@ -25,15 +25,19 @@ SMALL = Path(".demo/intent-classifier-small")
 LABELLED = Path(".demo/intents.tsv")
 ENCODER = Path(".demo/encoder")
 MARKER = Path(".demo/entities")
+RERANKER = Path(".demo/reranker")
 DIGITS = Path(".demo/digits")
 SPECS = tuple(
     f"demo/{name}.yaml"
-    for name in ("intents", "padded", "partitioned", "cascade", "tasks", "embedder", "entities", "digits", "writer")
+    for name in (
+        *("intents", "padded", "partitioned", "cascade", "tasks", "embedder", "reranker", "entities", "digits"),
+        "writer",
+    )
 )
-# One or more per backend, and an ensemble of two of them.
+# One or more per backend, and two ensembles; `tidal serve` adds the models of their steps.
 MODELS = (
     *("intents", "intents_padded", "intents_partitioned", "intents_cascade", "encoder", "digits", "writer"),
-    *(checking.MODEL, search.MODEL, entities.MODEL),
+    *(checking.MODEL, search.MODEL, reranking.MODEL, entities.MODEL),
 )
 NEXT_STEPS = f"""
 The models are in model_repository. Serve them on ports 8000 to 8002 with `.venv/bin/tidal serve`, then send requests:
@@ -59,6 +63,10 @@ def main() -> int:
     if not (MARKER / "config.json").exists():
         share = entities.train_entities(MARKER)
         CONSOLE.print(f"   a token classifier for {len(ENTITIES)} kinds of entities: {share:.3f} of held-out tokens")
+    if not (RERANKER / "config.json").exists():
+        share = reranking.train_reranker(RERANKER)
+        CONSOLE.print(f"   a reranker of pairs of texts: {share:.3f} of held-out pairs")
+    reranking.publish_passages(REPOSITORY)
     _step("training a small vision transformer on scikit-learn's digits")
     digits.write_digits(DIGITS)
     digits.train_transformer(DIGITS, DIGITS / "transformer")
@@ -79,6 +87,7 @@ def main() -> int:
         text_tables.compare_table(server)
         text_tables.partitioned_table(server)
         text_tables.search_table(server)
+        text_tables.reranking_table(server)
         text_tables.entities_table(server)
         text_tables.cascade_table(server)
         text_tables.tasks_table(server)

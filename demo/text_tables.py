@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rich.table import Table
 
-from demo import entities, search
+from demo import entities, reranking, search
 from demo.console import CONSOLE
 from demo.tasks import TASKS, DemoTask
 from demo.texts import lengthen, make_examples
@@ -90,6 +90,22 @@ def search_table(server: RunningServer) -> None:
         for query in search.QUERIES:
             for number, (text, similarity) in enumerate(search.nearest(client, query, texts, 3)):
                 table.add_row("" if number else query, text, f"{similarity:.3f}")
+    CONSOLE.print(table)
+
+
+def reranking_table(server: RunningServer) -> None:
+    """An ensemble: `arlo` embeds a query, `nearest` finds texts, and a reranker on `arlo` scores them."""
+    table = Table(title="ensemble: retrieve 20 texts by their embeddings, and rerank them", title_justify="left")
+    for column in ("query", "text", "score", "similarity", "place by similarity"):
+        table.add_column(column, justify="left" if column in ("query", "text") else "right")
+    with Client(server.http) as http, Client(server.grpc) as grpc:
+        for i, query in enumerate(search.QUERIES):
+            found = reranking.ask((http, grpc)[i % 2], query, 20)
+            nearest = sorted(found, key=lambda each: each.similarity, reverse=True)
+            for number, each in enumerate(found[:3]):
+                place = str(nearest.index(each) + 1)
+                shown = "" if number else query
+                table.add_row(shown, each.text, f"{each.score:.3f}", f"{each.similarity:.3f}", place)
     CONSOLE.print(table)
 
 

@@ -181,7 +181,7 @@ def test_threads_share_a_client(url: str) -> None:
 
 
 def test_ended_threads_leave_no_open_files(url: str) -> None:
-    psutil = pytest.importorskip("psutil")
+    psutil = pytest.importorskip("psutil", reason="psutil is not installed: pip install psutil")
     with Client(url) as client:
 
         def round_of_threads() -> int:

@@ -23,6 +23,8 @@ from tidal_client.bulk.state import Settings
 from tidal_client.bulk.texts import open_texts, scan
 from tidal_client.main import build_app
 
+_NO_ARROW = "pyarrow is not installed: pip install 'tidal[parquet]'"
+
 pytestmark = pytest.mark.server
 
 TEXTS = [f"{number} {'x' * (number * 7 % 50)} 🌊" for number in range(101)]
@@ -83,8 +85,8 @@ def test_fields_and_columns_are_read(server: ProbeServer, tmp_path: Path) -> Non
 
 
 def test_parquet_in_and_out(server: ProbeServer, tmp_path: Path) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow", reason=_NO_ARROW)
+    parquet = pytest.importorskip("pyarrow.parquet", reason=_NO_ARROW)
     file, out = tmp_path / "in.parquet", tmp_path / "out.parquet"
     parquet.write_table(arrow.table({"id": list(range(len(TEXTS))), "body": TEXTS}), file, row_group_size=10)
     done = _embed(file, "--field", "body", "-m", "embedder", "-o", out, "--url", server.http)
@@ -223,7 +225,7 @@ def test_a_text_that_cannot_be_sent_is_named_before_anything_is_sent(
     tmp_path: Path, closed_port: int, name: str, content: bytes, field: str | None, message: str
 ) -> None:
     if name.endswith("parquet"):
-        pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow", reason=_NO_ARROW)
     file = tmp_path / name
     file.write_bytes(content)
     option = [] if field is None else ["--field", field]

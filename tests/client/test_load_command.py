@@ -89,7 +89,7 @@ def test_a_trace_at_another_rate(server: ProbeServer, tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_a_picture(server: ProbeServer, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install matplotlib")
     for mix in ("utility=1", "utility=1,latency_ms=50"):
         file = tmp_path / f"{len(mix)}.png"
         done = _load(

@@ -1,4 +1,4 @@
-"""The demo's embedder and token classifier: their specs, and the labels that the classifier is trained with."""
+"""The demo's embedder, reranker and token classifier: their specs, and what the last two are trained with."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from demo import entities, search
-from demo.texts import ENTITIES, make_marked_examples
+from demo import entities, reranking, search
+from demo.texts import ENTITIES, make_examples, make_marked_examples
 from demo.train import minilm_folder
 from tidal_builders.specs import load_spec
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", [entities.MODEL, search.MODEL])
+@pytest.mark.parametrize("name", [entities.MODEL, search.MODEL, reranking.RERANKER])
 def test_the_spec_of_the_demo_is_accepted(name: str) -> None:
     spec = load_spec(ROOT / f"demo/{name}.yaml")
     assert (spec.kind, spec.name) == ("arlo", name)
@@ -50,3 +50,11 @@ def test_the_documents_to_search_are_distinct() -> None:
     found = search.documents(400)
     assert len(found) == len(set(found)) == 400
     assert np.char.str_len(np.array(found)).min() > 0
+
+
+def test_half_of_the_pairs_are_of_one_intent() -> None:
+    intents = dict(make_examples(200, seed=3))
+    pairs, truth = reranking.make_pairs(200, seed=3)
+    assert sum(truth) == 100
+    assert [int(intents[query] == intents[text]) for query, text in pairs] == truth
+    assert all(query != text for query, text in pairs)

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from demo import checking
+from demo import checking, reranking
 from demo.metrics import WANTED, sample_of
 from testing.requests import column
 from testing.waiting import until
@@ -94,6 +94,13 @@ class TestRetrieval:
                 np.testing.assert_allclose(found["similarity"][:, 0], cosines[expected], atol=1e-4)
                 scores = [retrieval.score(query, PASSAGES[row]) for row in expected]
                 np.testing.assert_allclose(found["score"][:, 0], scores, atol=1e-3)
+
+    def test_the_demo_shows_the_best_score_first(self, url: str, retrieval: Retrieval) -> None:
+        with Client(url) as client:
+            found = reranking.ask(client, TEXTS[0], len(PASSAGES))
+        scores = {text: retrieval.score(TEXTS[0], text) for text in PASSAGES}
+        assert [each.text for each in found] == sorted(scores, key=scores.__getitem__, reverse=True)
+        np.testing.assert_allclose([each.score for each in found], [scores[each.text] for each in found], atol=1e-3)
 
     @pytest.mark.parametrize(
         ("inputs", "options", "said"),

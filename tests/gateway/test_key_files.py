@@ -65,6 +65,12 @@ class TestKeyFile:
         store._checked -= 10
         assert store.find(key) is None
 
+    def test_a_new_key_is_found_at_once(self, tmp_path: Path) -> None:
+        add_key(tmp_path / "k", "x")
+        store = KeyStore(tmp_path / "k")
+        key, entry = add_key(tmp_path / "k", "y")
+        assert store.find(key) == entry
+
     def test_many_processes_may_add_at_once(self, tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda number: add_key(tmp_path / "keys.json", str(number)), range(40)))

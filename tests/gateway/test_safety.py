@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import httpx
@@ -22,6 +23,10 @@ from tests.gateway.conftest import Backend
 from tidal_gateway.keys.store import add_key, revoke_key
 
 EMBED = {"model": "embedder", "input": "a b"}
+FOREVER = {"model": "talker", "messages": [{"role": "user", "content": "forever"}], "stream": True}
+WORKERS = 2
+# Date, time and level come before the id of the process.
+_PROCESS = re.compile(r"\S+ \S+ \w+ (\d+) ")
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,11 @@ class Guarded:
     @property
     def keys(self) -> Path:
         return self.folder / "keys.json"
+
+    def workers_that_log(self, text: str) -> int:
+        """Number of workers with a line in the log of the processes that has a text."""
+        lines = [line for line in (self.folder / "stderr").read_text().splitlines() if text in line]
+        return len({_PROCESS.match(line)[1] for line in lines})  # type: ignore[index]
 
     def post(self, path: str, document: Any, key: str | None, **options: Any) -> httpx.Response:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
@@ -67,9 +77,10 @@ def guarded(backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Itera
         trust.load_verify_locations(folder / f"{name}.pem")
     add_key(folder / "keys.json", "first")
     options = ["--keys", str(folder / "keys.json"), "--tls-cert", str(folder / "tls.pem")]
-    limits = ["--header-timeout-s", "1", "--body-timeout-s", "1", "--max-body-bytes", "100000", "--workers", "2"]
+    limits = ["--header-timeout-s", "1", "--body-timeout-s", "1", "--max-body-bytes", "100000"]
+    workers = ["--workers", str(WORKERS)]
     tls = ["--tls-key", str(folder / "tls.key")]
-    with running_gateway(folder, "--server", backend.address, *options, *tls, *limits) as gateway:
+    with running_gateway(folder, "--server", backend.address, *options, *tls, *limits, *workers) as gateway:
         found = Guarded(gateway, folder, trust)
 
         def up() -> bool:
@@ -84,14 +95,8 @@ def guarded(backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def new_key(guarded: Guarded) -> Callable[..., str]:
-    """Add a key with these limits and wait until both workers know it."""
-
-    def add(**limits: Any) -> str:
-        key, _ = add_key(guarded.keys, "test", **limits)
-        time.sleep(0.7)
-        return key
-
-    return add
+    """Add a key with these limits."""
+    return lambda **limits: add_key(guarded.keys, "test", **limits)[0]
 
 
 @pytest.mark.server
@@ -153,11 +158,22 @@ class TestGuarded:
 
     def test_requests_at_a_time(self, guarded: Guarded, new_key: Callable[..., str], backend: Backend) -> None:
         key = new_key(max_concurrency=2)
-        slow = {"model": "embedder", "input": "sleep 1.5"}
+        header = {"Authorization": f"Bearer {key}"}
+        answered = Barrier(6)
+
+        def ask(_: int) -> int:
+            """Begin a stream, and close it once all have an answer."""
+            with (
+                httpx.Client(verify=guarded.trust, base_url=guarded.gateway.url, headers=header, timeout=30) as client,
+                client.stream("POST", "/v1/chat/completions", json=FOREVER) as stream,
+            ):
+                answered.wait(30)
+                return stream.status_code
+
         with ThreadPoolExecutor(6) as pool:
-            codes = list(pool.map(lambda _: guarded.post("/v1/embeddings", slow, key).status_code, range(6)))
+            codes = list(pool.map(ask, range(6)))
         assert sorted(codes) == [200, 200, 429, 429, 429, 429]
-        assert guarded.post("/v1/embeddings", EMBED, key).status_code == 200
+        assert until(lambda: guarded.post("/v1/embeddings", EMBED, key).status_code == 200)
 
     def test_a_request_that_failed_or_lost_its_client_is_no_longer_counted(
         self, guarded: Guarded, new_key: Callable[..., str]
@@ -170,10 +186,9 @@ class TestGuarded:
         ):
             assert guarded.post(path, document, key).status_code != 429
         header = {"Authorization": f"Bearer {key}"}
-        forever = {"model": "talker", "messages": [{"role": "user", "content": "forever"}], "stream": True}
         with httpx.Client(verify=guarded.trust, base_url=guarded.gateway.url, headers=header, timeout=30) as client:
             for _ in range(3):
-                with client.stream("POST", "/v1/chat/completions", json=forever) as stream:
+                with client.stream("POST", "/v1/chat/completions", json=FOREVER) as stream:
                     assert stream.status_code == 200
                     lines = stream.iter_lines()  # a generator that nothing holds closes the connection
                     assert next(lines)
@@ -202,7 +217,7 @@ class TestGuarded:
 
         assert "first" in subject()
         (guarded.folder / "tls.pem").write_text("nonsense")
-        time.sleep(1.2)
+        assert until(lambda: guarded.workers_that_log("the certificates of before stay in use") == WORKERS)
         assert "first" in subject()
         for kind in ("key", "pem"):
             shutil.copy2(guarded.folder / f"second.{kind}", guarded.folder / f"tls.{kind}")

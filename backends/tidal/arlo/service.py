@@ -8,17 +8,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from tidal.arlo.cutting import Cutter, pieces
+from tidal.arlo.cutting import Cutter
 from tidal.arlo.execution import NOTHING_RAN, BatchExecution, Outcome, StartedBatch
 from tidal.arlo.jobs import AnswerBuilder, ArloRequest, ArloRow
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import ArloMetrics
 from tidal.arlo.model import TokenRow
 from tidal.arlo.policies import ArloBatch, PlacementPolicy
-from tidal.arlo.reader import read_requests
+from tidal.arlo.rows import RowBuilder
 from tidal.arlo.runner import BatchRunner
 from tidal.encoder_tasks.metrics import AnswerMetrics
-from tidal.errors import Internal, TidalError, Unavailable
+from tidal.errors import Internal, Unavailable
 from tidal.requests import PendingRequest
 from tidal.service import ModelUnavailable, ServiceContext
 from tidal.serving.backoff import backoff_s
@@ -72,13 +72,12 @@ class ArloService:
     ) -> None:
         self._context = context
         self._runtimes = manifest.runtimes
-        self._tokenizer = tokenizer
         self._policy = policy
-        self._cutter = cutter
         self._replied = replied
         self._handed_over: deque[StartedBatch] = deque()
         self._answer_builder = AnswerBuilder(manifest, tokenizer, context.outputs, AnswerMetrics(context.metrics))
         self._metrics = ArloMetrics(context.metrics, [runtime.max_length for runtime in manifest.runtimes])
+        self._rows = RowBuilder(self._answer_builder, tokenizer, cutter, self._metrics)
         self._execution = BatchExecution(manifest, runner, self._answer_builder, self._metrics)
         self._starts_here = replied is None and self._execution.starts
         self._failures = [0] * len(manifest.runtimes)  # consecutive, by runtime
@@ -99,11 +98,11 @@ class ArloService:
         If a lane is free, its engine is started here, since waking a thread takes as long as a short text. This thread
         also waits for batches that are expected to end soon, for a bounded time; workers wait for all others.
         """
-        self._accept(self._tokenise(requests))
+        self._accept(self._rows.tokenise(requests))
 
     def submit_tokens(self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]]) -> None:
         """Queue requests that this process has tokenised, each with its rows, which the model accepts."""
-        self._accept(self._rows(requests))
+        self._accept(self._rows.build(requests))
 
     def _accept(self, rows: Sequence[ArloRow]) -> None:
         with self._lock:
@@ -177,39 +176,6 @@ class ArloService:
         while len(self._workers) < wanted:
             self._workers.add(self._context.start_thread("worker", self._work))
         self._changed.notify_all()
-
-    def _tokenise(self, requests: Sequence[PendingRequest]) -> list[ArloRow]:
-        """Return the rows of valid requests; fail the others."""
-        requests, inputs = self._answer_builder.inputs(requests)
-        read = read_requests(inputs, self._tokenizer)
-        valid: list[tuple[PendingRequest, Sequence[TokenRow]]] = []
-        for request, tokens in zip(requests, read, strict=True):
-            if isinstance(tokens, TidalError):  # one request must not fail the others
-                request.fail(tokens)
-            else:
-                valid.append((request, tokens))
-        return self._rows(valid)
-
-    def _rows(self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]]) -> list[ArloRow]:
-        rows: list[ArloRow] = []
-        for request, tokens in requests:
-            if request.record is not None:
-                request.record.tokens = sum(len(row.ids) for row in tokens)
-            run, windows = tokens, None
-            if self._cutter is not None:
-                try:
-                    windows = self._cutter.cut(tokens)
-                except TidalError as error:
-                    request.fail(error)
-                    continue
-                run = pieces(tokens, windows)
-            parent = ArloRequest(request, tokens, windows)
-            rows += [
-                ArloRow(len(row.ids), request.arrival, request.deadline, tokens=row, parent=parent, index=index)
-                for index, row in enumerate(run)
-            ]
-        self._metrics.arrived.add([row.length for row in rows])
-        return rows
 
     def _queue(self, rows: Sequence[ArloRow]) -> bool:
         """Queue rows, with the lock held; return False if the service is closing."""

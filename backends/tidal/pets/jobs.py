@@ -103,6 +103,12 @@ class PetsRow(PetsQuery):
     loaded: LoadedTask = field(kw_only=True)
     lease: SharedLease = field(kw_only=True)
 
+    @property
+    def type_ids(self) -> Array:
+        """Token types that the encoder reads [length]."""
+        types = self.tokens.type_ids
+        return types if self.loaded.head.token_types else np.zeros_like(types)
+
 
 def wants_attention(request: PendingRequest) -> bool:
     """Whether the client requested the attention that tokens receive."""

@@ -274,7 +274,7 @@ class PetsService:
         ids[inside] = np.concatenate([row.tokens.ids for row in rows])
         types = np.zeros_like(ids) if self._type_ids else None
         if types is not None:
-            types[inside] = np.concatenate([row.tokens.type_ids for row in rows])
+            types[inside] = np.concatenate([row.type_ids for row in rows])
         tasks = [row.loaded for row in rows]
         copy = None if merged is None else self._copies.find(merged, tasks)
         lane = self._lanes[number]

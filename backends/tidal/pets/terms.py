@@ -100,6 +100,7 @@ class Head:
         labels: Names of the labels; empty if the task has none.
         task: Name of the task of encoders that the head answers, see `tidal.pets.heads`.
         settings: What a manifest stores about the task, see `tidal.encoder_tasks`.
+        token_types: Whether the task's texts have token types; if not, all are 0.
     """
 
     weight: FloatArray
@@ -107,6 +108,7 @@ class Head:
     labels: tuple[str, ...]
     task: str = "classification"
     settings: Mapping[str, Any] = field(default_factory=dict)
+    token_types: bool = True
 
     @cached_property
     def answering(self) -> TaskHead:

@@ -36,6 +36,8 @@ _TASK_TYPES: dict[str, Task] = {
     "SEQ_CLS": "classification", "TOKEN_CLS": "token_classification", "CAUSAL_LM": "text_generation",
     "SEQ_2_SEQ_LM": "seq2seq", "QUESTION_ANS": "question_answering", "FEATURE_EXTRACTION": "embedding",
 }  # fmt: skip
+# `PeftModelForQuestionAnswering.forward` has an argument `token_type_ids` that it does not pass on.
+_UNTYPED = "QUESTION_ANS"
 # Prefix that peft adds to the names of the model.
 PEFT_PREFIX = "base_model.model."
 
@@ -50,6 +52,7 @@ class PeftLora:
         others: All other trained tensors by their name in the model.
         base: Folder or Hugging Face id of the model that it was trained on; "" if the folder names none.
         task: Task that it was trained for; "unknown" if the folder does not name one.
+        token_types: Whether peft passes token types to the model: its class for QUESTION_ANS drops them.
     """
 
     deltas: dict[str, LowRankDelta]
@@ -57,6 +60,7 @@ class PeftLora:
     others: dict[str, FloatArray]
     base: str
     task: Task
+    token_types: bool
 
 
 def read_peft_lora(folder: Path, layers: Mapping[str, tuple[int, int]], *, transposed: bool = False) -> PeftLora:
@@ -96,7 +100,8 @@ def read_peft_lora(folder: Path, layers: Mapping[str, tuple[int, int]], *, trans
         deltas[path] = _delta(path, found_parts, layers[path], scale)
         if "lora_B.bias" in found_parts:
             biases[path] = scale * found_parts["lora_B.bias"]
-    return PeftLora(deltas, biases, others, str(config.get("base_model_name_or_path") or ""), _task(config))
+    base, token_types = str(config.get("base_model_name_or_path") or ""), config.get("task_type") != _UNTYPED
+    return PeftLora(deltas, biases, others, base, _task(config), token_types)
 
 
 def require_task(found: PeftLora, folder: Path, wanted: Task) -> None:

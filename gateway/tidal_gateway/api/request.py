@@ -80,7 +80,7 @@ class ApiRequest:
 
         Args:
             name: Name of the model, or ``model/task``.
-            use: What the request uses it for; None for anything.
+            use: Use that the model has to support; None for any.
             task: Option `task` of the request; None for none.
 
         Raises:
@@ -108,7 +108,7 @@ class ApiRequest:
         Args:
             name: Model that the request names; None for none.
             default: Model of the settings; None for none.
-            use: What the request uses it for.
+            use: Use that the model has to support.
             task: Option `task` of the request; None for none.
 
         Raises:

@@ -46,7 +46,7 @@ def add(
 ) -> None:
     """Add a key and print it.
 
-    The file has its hash only: the key is shown this once. A running gateway reads the file again within a second.
+    The file stores only the key's hash: the key is shown once. A running gateway accepts it at once.
 
     ```
     tidal keys add search-team --file keys.json --model "encoder/*" --requests-per-minute 600

@@ -23,13 +23,13 @@ _RATES: Final = struct.Struct("<dd")
 def admit(arrival: float, now: float, limit: int, cost: float = 1.0) -> tuple[float, float]:
     """Decide by the generic cell rate algorithm whether a rate of `limit` per minute allows `cost` more.
 
-    Up to `limit` may come at once; then they come back continuously.
+    Up to `limit` are allowed at once; they are replenished continuously.
 
     Args:
         arrival: Theoretical arrival time that the last call returned, in seconds; 0 at first.
         now: Current time in seconds.
         limit: Largest amount per minute.
-        cost: Amount to take; 0 checks whether anything is left.
+        cost: Amount to use; 0 checks whether anything is left.
 
     Returns:
         The next theoretical arrival time, and 0 if it is allowed, else the seconds until it is.

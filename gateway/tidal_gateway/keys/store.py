@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from tidal.errors import InvalidArgument, NotFound
 from tidal_gateway.keys.key import matches, new_key, parse_key
 
-# How long a worker goes without looking whether the file has changed, in seconds.
+# Least time between two checks of whether the file has changed while all keys are known, in seconds.
 _RECHECK_S: Final = 0.5
 _UNKNOWN: Final = "0" * 64
 
@@ -79,7 +79,8 @@ def read_keys(path: Path) -> KeyFile:
 class KeyStore:
     """Keys of a file that is read again when it changes.
 
-    A changed file that cannot be read keeps the keys of before, and the log says why.
+    A new key is accepted at once, and a revoked one refused after `_RECHECK_S` at the latest. If a changed file
+    cannot be read, the previous keys stay in use, and the log has the reason.
 
     Args:
         path: Path of the file.
@@ -97,7 +98,12 @@ class KeyStore:
 
     def find(self, text: str) -> KeyEntry | None:
         """Return the entry of a key that a client sent; None if there is none."""
-        self._reread()
+        if time.monotonic() - self._checked >= _RECHECK_S:
+            self._reread()
+        found = self._match(text)
+        return self._match(text) if found is None and self._reread() else found
+
+    def _match(self, text: str) -> KeyEntry | None:
         parsed = parse_key(text)
         if parsed is None:
             return None
@@ -106,14 +112,12 @@ class KeyStore:
         known = matches(parsed[1], entry.sha256 if entry else _UNKNOWN)
         return entry if known and entry is not None and entry.revoked is None else None
 
-    def _reread(self) -> None:
-        now = time.monotonic()
-        if now - self._checked < _RECHECK_S:
-            return
-        self._checked = now
+    def _reread(self) -> bool:
+        """Read the file again if it has changed; returns whether it has."""
+        self._checked = time.monotonic()
         version = _version(self._path)
         if version == self._version:
-            return
+            return False
         self._version = version
         try:
             self._keys = {each.id: each for each in read_keys(self._path).keys}
@@ -121,6 +125,7 @@ class KeyStore:
             _log.error("the keys of before stay in use: %s", error)
         else:
             _log.info("%s was read again: %d keys", self._path, len(self._keys))
+        return True
 
 
 def add_key(
@@ -136,7 +141,7 @@ def add_key(
 
     Args:
         path: Path of the file.
-        name: Who uses the key.
+        name: Name of the user or team of the key.
         models: Models and tasks that it may use, as patterns such as ``intent`` or ``encoder/mood``; empty for all.
         requests_per_minute: Largest number of requests per minute; None for no limit.
         tokens_per_minute: Largest number of tokens per minute, read and generated; None for no limit.

@@ -15,7 +15,7 @@ from tidal_client.live.scrape import Scrape, parse
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one server reports.
+    """Report of one server.
 
     Attributes:
         address: ``host:port`` of its gRPC endpoint.

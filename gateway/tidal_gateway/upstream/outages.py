@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 
 @dataclass(slots=True)
 class Outage:
-    """A server or model that is out.
+    """Outage of a server or of a model.
 
     Attributes:
         model: The model; None for the whole server.
@@ -40,10 +40,10 @@ class Outage:
         row: Number of outages of the same server or model right before this one.
         pause_s: Pause until the next trial, in seconds.
         listed: Whether the supervisor reports that it restarts the model.
-        gone: Whether the model was seen unloaded since.
+        gone: Whether the model has been reported as unloaded since.
         tried: Time from which a single request tries the model.
         trying: Whether a request tries it now.
-        ended: Time of its end; None while it goes on.
+        ended: Time of its end; None while it lasts.
         number: Unique number.
     """
 

@@ -31,7 +31,7 @@ class Candidate:
     outstanding: int
 
 
-def choose(candidates: Sequence[Candidate], turn: int, affinity: str = "") -> Candidate | None:
+def choose(candidates: Sequence[Candidate], choices: int, affinity: str = "") -> Candidate | None:
     """Return the server with the fewest outstanding requests; among equal ones they alternate.
 
     With an affinity the same server is preferred each time (rendezvous hashing), as long as it has at most
@@ -39,8 +39,8 @@ def choose(candidates: Sequence[Candidate], turn: int, affinity: str = "") -> Ca
 
     Args:
         candidates: Servers that are up and have the model.
-        turn: Number of choices so far.
-        affinity: What the server may hold in memory, such as a task or the beginning of a prompt; empty for nothing.
+        choices: Number of choices so far.
+        affinity: Key of what a server may hold in memory, such as a task or the beginning of a prompt; empty for none.
 
     Returns:
         The chosen server; None without candidates.
@@ -52,7 +52,7 @@ def choose(candidates: Sequence[Candidate], turn: int, affinity: str = "") -> Ca
         near = [each for each in candidates if each.outstanding <= fewest + AFFINITY_SLACK]
         return max(near, key=lambda each: _weight(each.address, affinity))
     idle = [each for each in candidates if each.outstanding == fewest]
-    return idle[turn % len(idle)]
+    return idle[choices % len(idle)]
 
 
 def _weight(address: str, affinity: str) -> bytes:
@@ -132,7 +132,7 @@ class DrainRate:
 
 
 def retry_after_s(outstanding: int, limit: int, per_second: float, silent_s: float = 0.0) -> int:
-    """Return after how many seconds a refused client should come back: when half of the queue is answered.
+    """Return the seconds after which a refused client should retry: half of the queue is answered by then.
 
     Args:
         outstanding: Number of outstanding requests of the model.

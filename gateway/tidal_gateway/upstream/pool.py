@@ -42,7 +42,7 @@ class Pool:
         self.servers = [Server(address, status, self._changed) for address, status in servers]
         self.lanes = lanes
         self._retries = Retries(retry_ratio)
-        self._turn = 0
+        self._choices = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._checked = self._reports_read = 0.0
 
@@ -204,9 +204,9 @@ class Pool:
         while True:
             able = {each.address: each for each in self.servers if each.serves(request.model)}
             candidates = [Candidate(address, len(each.calls)) for address, each in able.items()]
-            chosen = choose(candidates, self._turn, request.affinity)
+            chosen = choose(candidates, self._choices, request.affinity)
             if chosen is not None:
-                self._turn += 1
+                self._choices += 1
                 if request.retries:
                     request.shorten()
                 return able[chosen.address]

@@ -49,7 +49,7 @@ class Server:
         models: Models that it serves, or served before it went down.
         known: The same, and models that are missing but were not unloaded for certain.
         calls: Calls that it has not answered.
-        outages: What of it is out.
+        outages: Outages of the server and of its models.
     """
 
     def __init__(self, address: str, status: str | None, changed: Callable[[], None]) -> None:

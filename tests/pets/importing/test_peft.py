@@ -163,7 +163,7 @@ def test_adapters_for_other_tasks_are_refused(
 @pytest.mark.parametrize(
     ("kind", "task", "outputs"),
     [("TOKEN_CLS", "token-classification", 3), (None, "token-classification", 3),
-     ("QUESTION_ANS", "question-answering", 2),
+     ("QUESTION_ANS", "question-answering", 2), (None, "question-answering", 2),
      ("FEATURE_EXTRACTION", "embedding", 0)],
 )  # fmt: skip
 def test_adapters_of_every_task_type_saved_by_peft(
@@ -176,10 +176,12 @@ def test_adapters_of_every_task_type_saved_by_peft(
     }[task]
     sizes: Any = {"num_labels": 2} if task == "question-answering" else {}
     model = model_of.from_pretrained(base_folder, **sizes)
-    options: Any = {"modules_to_save": ["classifier"]} if kind is None else {"task_type": kind}
+    head_name = "qa_outputs" if task == "question-answering" else "classifier"
+    options: Any = {"modules_to_save": [head_name]} if kind is None else {"task_type": kind}
     get_peft_model(model, LoraConfig(target_modules=["query"], **options)).save_pretrained(tmp_path)
     found = import_task(tmp_path, base, ImportOptions(pooling="mean" if task == "embedding" else None))
-    assert (found.terms.head.task, len(found.terms.head.weight)) == (task, outputs)
+    head = found.terms.head
+    assert (head.task, len(head.weight), head.token_types) == (task, outputs, kind != "QUESTION_ANS")
     assert len(found.terms.linear) == 2
 
 

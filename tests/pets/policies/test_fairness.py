@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.pets.fairness import MIXTURES, Closed, Open, mixed, simulate, uniform
 from tidal.pets.policies import PetsBatch, PetsScheduler
-from tidal.pets.policies.live import LaneView
+from tidal.pets.policies.lanes import LaneView
 from tidal.pets.profile import PetsProfile
 
 # As `tidal build` measured it: all-MiniLM-L6-v2, OpenVINO, two cores.

@@ -199,8 +199,8 @@ def test_answers_equal_those_of_peft(server: RunningServer, base: Base, tmp_path
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_spans_equal_those_of_the_merged_lora(server: RunningServer, base: Base, tmp_path: Path, protocol: str) -> None:
-    """peft's own class for answers drops token types, so the comparison with it refuses bases that have them."""
+def test_spans_equal_those_of_peft(server: RunningServer, base: Base, tmp_path: Path, protocol: str) -> None:
+    """peft's own class for answers drops token types, in training too."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(8)
         model = AutoModelForQuestionAnswering.from_pretrained(base.source, num_labels=2)
@@ -210,20 +210,22 @@ def test_spans_equal_those_of_the_merged_lora(server: RunningServer, base: Base,
                 weight.copy_(torch.randn_like(weight) * 0.2)
     lora.eval().save_pretrained(tmp_path)
     name = f"peft-spans-{protocol}"
-    options = ("--json", "--base-model", base.source)
-    refused = add(server.repository, "base", tmp_path, name, *options)
-    assert (refused.exit_code, "answers differently from peft's model" in refused.stderr) == (1, True)
-    added = add(server.repository, "base", tmp_path, name, *options, "--force")
+    added = add(server.repository, "base", tmp_path, name, "--json", "--base-model", base.source)
     assert added.exit_code == 0, added.output
     record = json.loads(added.stdout)
-    assert (record["kind"], record["head"]) == ("lora", "question-answering")
-    merged = lora.merge_and_unload()
+    assert (record["kind"], record["head"], record["token_types"]) == ("lora", "question-answering", False)
+    assert record["provenance"]["answers"]["max_error"] < 1e-4
+    assert any("without token types" in note for note in record["provenance"]["notes"])
     with Client(f"{protocol}://{getattr(server, protocol)}") as client:
-        for question, context in itertools.pairwise(TEXTS):
+        # Words of many tokens, as the others have, are answers by more spans than the served sum of 12.
+        for question, context in itertools.pairwise(TEXTS[:6]):
             encoded = base.tokenizer(question, context, return_tensors="pt")
             with torch.inference_mode():
-                outputs = merged(**encoded)
-            values = torch.stack([outputs.start_logits[0], outputs.end_logits[0]], dim=1).numpy()
+                outputs, typed = lora(**encoded), lora.base_model(**encoded)
+            values, others = (
+                torch.stack([each.start_logits[0], each.end_logits[0]], dim=1).numpy() for each in (outputs, typed)
+            )
+            assert np.abs(values - others).max() > 1e-3  # token types make a difference
             place = answer_or_none(values, encoded, context, impossible=False)
             assert place is not None
             answer = client.answer("base", question, context, task=name)

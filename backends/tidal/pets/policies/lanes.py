@@ -1,8 +1,9 @@
-"""What a plan costs in each mode of lanes."""
+"""The lanes of each mode, and what a plan costs there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +14,14 @@ from tidal.serving.lanes import sum_of_waiting
 # Time of a batch on one thread over that on all, for each of these threads: 1.75 times as long on one as on two. An
 # assumption, which the measured pace of the modes corrects.
 _SECONDS_PER_THREAD = 0.875
+
+
+@dataclass(frozen=True, slots=True)
+class LaneView:
+    """Lanes of one mode: costs there, and the time in seconds at which each is free."""
+
+    tables: Tables
+    free: Sequence[float]
 
 
 def narrow_factor(lanes: int) -> float:

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
 from tidal.errors import InvalidArgument
 from tidal.pets.policies.base import PetsBatch, PetsQuery
 from tidal.pets.policies.batching import Batching, joint
-from tidal.pets.policies.lanes import narrow_factor, waiting_s
+from tidal.pets.policies.lanes import LaneView, narrow_factor, waiting_s
 from tidal.pets.policies.order import NEVER, cheapest, deadline_of, first_batch, in_time
 from tidal.pets.policies.planning import Planner, total_seconds
 from tidal.pets.policies.utility import UtilitySelector, all_in_time
 from tidal.pets.profile import Tables
 from tidal.serving.lanes import LaneMode, LanePolicy
-
-
-@dataclass(frozen=True, slots=True)
-class LaneView:
-    """Lanes of one mode: costs there, and the time in seconds at which each is free."""
-
-    tables: Tables
-    free: Sequence[float]
 
 
 class PetsScheduler:

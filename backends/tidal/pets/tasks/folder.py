@@ -109,7 +109,7 @@ def add_task(
     info = make_record(
         TaskInfo, name, content,
         kind=kind, base=base.digest, head=head.task, settings=dict(head.settings), labels=head.labels,
-        memory_bytes=terms.bytes, provenance=provenance,
+        token_types=head.token_types, memory_bytes=terms.bytes, provenance=provenance,
     )  # fmt: skip
 
     def confirm(task: PetsTask) -> TaskInfo:

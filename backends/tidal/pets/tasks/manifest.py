@@ -78,6 +78,7 @@ class TaskInfo(LabelledRecord):
     kind: str = Field(min_length=1, max_length=128)
     head: TaskName = Field("classification", description="what the head's outputs mean: a task of encoders")
     settings: dict[str, Any] = Field(default_factory=dict, description="settings of the head")
+    token_types: bool = Field(True, description="whether the task's texts have token types; if not, all are 0")
     provenance: Provenance
 
     @model_validator(mode="after")
@@ -97,7 +98,7 @@ class TaskInfo(LabelledRecord):
             width: Size of the encoder's hidden states.
         """
         values = np.zeros((0, width), np.float32), np.zeros(0, np.float32)
-        return Head(*values, self.labels, self.head, self.settings)
+        return Head(*values, self.labels, self.head, self.settings, self.token_types)
 
     @property
     def fingerprint(self) -> str:
@@ -105,6 +106,8 @@ class TaskInfo(LabelledRecord):
         parts = (self.base, *self.labels, self.tensors.sha256)
         if self.head != "classification":
             parts += (json.dumps([self.head, self.settings], sort_keys=True),)
+        if not self.token_types:
+            parts += ("no token types",)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -60,7 +60,7 @@ class OfflineBase:
             for position, row in enumerate(rows):
                 ids[position, : lengths[position]] = encoded[row].ids
                 types[position, : lengths[position]] = encoded[row].type_ids
-            kinds = types if manifest.tokenizer.type_ids else None
+            kinds = types if manifest.tokenizer.type_ids and head.token_types else None
             outputs = engine.run([task] * len(rows), ids, lengths, kinds, all_tokens=head_reads(head) == "tokens")
             values = computed(head, outputs, range(len(rows)), lengths)
             for row, length, value in zip(rows, lengths, values, strict=True):

@@ -70,12 +70,14 @@ def import_peft(folder: Path, base: ImportBase, options: ImportOptions) -> Impor
     head = HeadOf(task, head_labels(task, options, named, outputs), settings)
     none = np.zeros((0, base.layers.width), np.float32), np.zeros(0, np.float32)
     values = (parts["weight"], parts["bias"]) if parts else none
-    notes = (trained.note, *([note] if note and head.labels else []))
+    notes = [trained.note, *([note] if note and head.labels else [])]
+    if not found.token_types:
+        notes.append("peft trains and runs adapters of QUESTION_ANS without token types, so this task has none")
     source = None if trained.folder is None else partial(_source, folder, trained.folder, task, outputs, tail)
     return Imported(
         "lora",
-        TaskTerms(Head(*values, **head.fields()), *layers),
-        Provenance(format="peft", source=str(folder), notes=notes),
+        TaskTerms(Head(*values, **head.fields(), token_types=found.token_types), *layers),
+        Provenance(format="peft", source=str(folder), notes=tuple(notes)),
         source,
     )
 
