@@ -16,6 +16,7 @@ import pytest
 
 from testing.waiting import until
 from tidal_builders import timing
+from tidal_builders.arlo import choices
 from tidal_builders.kinds import KINDS
 from tidal_builders.specs import load_spec
 
@@ -37,6 +38,8 @@ def short_timing() -> Iterator[None]:
     """Let builds measure latencies with few calls: the values have no meaning in tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing, "_BLOCK_S", 0.0)
+        patch.setattr(choices, "_POINT_S", 0.0)
+        patch.setattr(choices, "_POINT_CALLS", 1)
         assert timing.measure.__kwdefaults__ is not None
         patch.setitem(timing.measure.__kwdefaults__, "rounds", 1)
         yield

@@ -11,7 +11,7 @@ from testing.models import make_tiny_classifier
 
 
 def make_tiny_encoder(folder: Path, head: str, *, max_position: int = 64, seed: int = 0, **config: Any) -> Path:
-    """Write a random BERT with the tokenizer of `make_tiny_classifier`; returns `folder`.
+    """Write a random BERT of one layer with the tokenizer of `make_tiny_classifier`; returns `folder`.
 
     Args:
         folder: Folder to write.
@@ -23,7 +23,7 @@ def make_tiny_encoder(folder: Path, head: str, *, max_position: int = 64, seed: 
     import torch
     import transformers
 
-    make_tiny_classifier(folder, max_position=max_position, seed=seed)
+    make_tiny_classifier(folder, layers=1, max_position=max_position, seed=seed)
     made = transformers.BertConfig.from_pretrained(folder)
     made.architectures = None
     for name, value in config.items():

@@ -43,9 +43,8 @@ SPECS: dict[str, dict[str, Any]] = {
     "labels": {},
     "labels_parts": {"placement": "partitioned", "slo_ms": 5000, "max_batch": 2, **ONE_RUNTIME},
     "number": {},
-    "number_parts": {"placement": "partitioned", "slo_ms": 5000, "max_batch": 2, **ONE_RUNTIME},
     "pairs": {"placement": "partitioned", "slo_ms": 5000},
-    "pairs_torch": {"engine": "torch"},
+    "pairs_whole": {},
     "words": {"engine": "torch"},
     "words_parts": {"placement": "partitioned", "slo_ms": 5000, "max_batch": 2, **ONE_RUNTIME},
 }
@@ -200,7 +199,7 @@ class TestEmbedding:
 
 
 class TestScores:
-    @pytest.mark.parametrize("model", ["pairs", "pairs_torch"])
+    @pytest.mark.parametrize("model", ["pairs", "pairs_whole"])
     def test_rerank(self, client: Client, sources: dict[str, SourceModel], model: str) -> None:
         query, documents = "book a flight", TEXTS[:4]
         got = client.infer(model, pair_rows(query, *documents))
@@ -210,9 +209,8 @@ class TestScores:
         with pytest.raises(InvalidArgument, match="text_pair is missing; this model scores pairs"):
             client.infer(model, rows_of(query))
 
-    @pytest.mark.parametrize("model", ["number", "number_parts"])
-    def test_regression(self, client: Client, sources: dict[str, SourceModel], model: str) -> None:
-        got = client.infer(model, rows_of(*TEXTS))
+    def test_regression(self, client: Client, sources: dict[str, SourceModel]) -> None:
+        got = client.infer("number", rows_of(*TEXTS))
         wanted = np.stack([sources["number"].run(text) for text in TEXTS])
         np.testing.assert_allclose(got["score"], wanted, atol=1e-3)
         np.testing.assert_allclose(got["logits"], wanted, atol=1e-3)
@@ -271,7 +269,7 @@ def test_ten_thousand_documents_are_ranked_and_none_are_refused(
     client: Client, sources: dict[str, SourceModel]
 ) -> None:
     documents = [f"{TEXTS[number % len(TEXTS)][:12]} {number % 97}" for number in range(10_000)]
-    best = client.rerank("pairs_torch", "book a flight", documents, top_n=3)
+    best = client.rerank("pairs_whole", "book a flight", documents, top_n=3)
     assert len(best) == 3
     for each in best:
         logit = sources["pairs"].run("book a flight", each.document).item()

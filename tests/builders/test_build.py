@@ -20,7 +20,7 @@ from tidal.arlo.model import TokenRow, open_model, padded_length
 from tidal.engines import open_engines
 from tidal.errors import InvalidArgument
 from tidal.repository.entries import ModelEntry
-from tidal_builders.arlo import choices
+from tidal_builders.arlo import choices, stages
 from tidal_builders.arlo.build import build_arlo
 from tidal_builders.arlo.plan import plan_arlo
 from tidal_builders.arlo.report import ArloReport
@@ -127,6 +127,23 @@ def test_other_forms_and_engines(write_spec: WriteSpec, tmp_path: Path, tiny: Pa
     with torch.inference_mode():
         expected = AutoModelForSequenceClassification.from_pretrained(tiny).eval()(**inputs).logits[0].numpy()
     assert np.abs(logits - expected).max() <= 1e-3
+
+
+def test_engines_without_a_choice_are_opened_and_compared_once(
+    write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that the precision was verified with are profiled and published."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("opened again")
+
+    monkeypatch.setattr(stages, "open_form", refuse)
+    spec_file = write_spec(threads=1, max_batch=1)
+    report = build_arlo(load_spec(spec_file), tmp_path / "r", spec_file=spec_file)
+    assert report.outcome == "published"
+    assert [row.length for row in report.rows] == [8, 16, 64]
+    assert all(row.max_error is not None and row.max_error <= 1e-3 for row in report.rows)
+    assert _latest(tmp_path / "r")[1].verification.samples >= 50
 
 
 def test_lengths_are_derived_from_a_saved_latency_curve(write_spec: WriteSpec, tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ _PLANNED = 16
 # An alternative that costs memory or precision is chosen only if it is faster by this share.
 MIN_GAIN = 0.03
 _TOKEN = 1
+# Time for which a point of a latency curve is measured, at most, and its least number of calls.
+_POINT_S = 0.03
+_POINT_CALLS = 3
 
 
 class Curve(BaseModel):
@@ -233,8 +236,8 @@ def _curve(
             batch = synthetic(facts.input_names, 1, length, _TOKEN)
             engine.run(batch)
             times: list[float] = []
-            until = time.perf_counter() + 0.03
-            while len(times) < 3 or (time.perf_counter() < until and len(times) < 50):
+            until = time.perf_counter() + _POINT_S
+            while len(times) < _POINT_CALLS or (time.perf_counter() < until and len(times) < 50):
                 begin = time.perf_counter()
                 engine.run(batch)
                 times.append((time.perf_counter() - begin) * 1e3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,6 +76,8 @@ class ArloStages:
     plan: ArloPlan
     work: Workspace
     progress: StageProgress
+    # Engines that the precision was verified with, where they are those that are served, and their comparison.
+    _compared: tuple[Opened, Comparison] | None = field(default=None, init=False)
 
     @cached_property
     def source(self) -> Source:
@@ -182,7 +184,13 @@ class ArloStages:
                 engines, facts, self.distribution, lambda share: self.progress("compare precisions", share)
             )
 
-        return choose_precision(self.spec, self.device, facts, self.compiled, self._compare, mean_ms, self.progress)
+        def compare(opened: Opened) -> Comparison:
+            comparison = self._compare(opened)
+            if self.spec.precision != "auto" and self.spec.form == "dynamic":  # nothing is left to choose
+                self._compared = opened, comparison
+            return comparison
+
+        return choose_precision(self.spec, self.device, facts, self.compiled, compare, mean_ms, self.progress)
 
     def _compare(self, opened: Opened) -> Comparison:
         reference = self.reference
@@ -250,6 +258,8 @@ class ArloStages:
     @cached_property
     def opened(self) -> Opened:
         """The engines as they are served."""
+        if self._compared is not None:
+            return replace(self._compared[0], ladder=self.ladder)
         return open_form(self.chosen, self.ladder, default_workers(self.spec))
 
     @property
@@ -267,7 +277,7 @@ class ArloStages:
         precision = self.chosen.precision
         opened = self.opened
         self.progress("verify", 0.0)
-        comparison = self._compare(opened)
+        comparison = self._compare(opened) if self._compared is None else self._compared[1]
         bounds = (0, *self.ladder.lengths)
         return Verified(
             verification=comparison.verification(precision, self.spec.tolerance),

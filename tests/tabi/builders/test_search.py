@@ -24,6 +24,12 @@ from tidal_builders.tabi.weights import Tuner, by_accuracy
 pytestmark = pytest.mark.builds
 
 
+def try_few(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    """Let a search try each `every`-th cut-off, slope and scale: the time that it takes is in their product."""
+    for name in ("CUTOFFS", "SLOPES", "SCALES"):
+        monkeypatch.setattr(searching, name, getattr(searching, name)[::every])
+
+
 @pytest.fixture(scope="module")
 def found(tokenizer: WordTokenizer) -> tuple[Toy, LabelledData, SearchResult]:
     toy = Toy(**OVERCONFIDENT)
@@ -61,8 +67,7 @@ def test_levels_report_their_own_figures(found: tuple[Toy, LabelledData, SearchR
 
 def test_no_choice_depends_on_the_report_part(tokenizer: WordTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report part is replaced: other labels, logits, latencies, importance, and outputs of pruned texts."""
-    for name in ("CUTOFFS", "SLOPES", "SCALES"):
-        monkeypatch.setattr(searching, name, getattr(searching, name)[::2])
+    try_few(monkeypatch, 4)
     toy = Toy(noise=(1.5, 0.8, 0.2), base_ms=(1.0, 2.5, 5.0))
     data = toy.data(300)
     report = data.part == REPORT
@@ -133,7 +138,10 @@ def test_the_latency_limit_follows_the_slowest_level_of_the_candidate() -> None:
 
 
 @pytest.mark.parametrize("metric", ["pearson", "spearman", "r2"])
-def test_regressions_are_searched_by_their_metric(tokenizer: WordTokenizer, metric: str) -> None:
+def test_regressions_are_searched_by_their_metric(
+    tokenizer: WordTokenizer, monkeypatch: pytest.MonkeyPatch, metric: str
+) -> None:
+    try_few(monkeypatch, 4)
     toy = Toy(noise=(1.2, 0.1), base_ms=(1.0, 5.0), classes=1)
     data = toy.data(400)
     result = search(data, toy.facts(data, tokenizer), toy.rerun, metric=metric, tolerance=1.0)  # type: ignore[arg-type]
@@ -148,8 +156,7 @@ def test_regressions_are_searched_by_their_metric(tokenizer: WordTokenizer, metr
 
 
 def test_three_levels_give_all_combinations(tokenizer: WordTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CUTOFFS", "SLOPES", "SCALES"):
-        monkeypatch.setattr(searching, name, getattr(searching, name)[::3])
+    try_few(monkeypatch, 4)
     toy = Toy(noise=(1.5, 0.8, 0.2), base_ms=(1.0, 2.5, 8.0), gain=(3.0, 2.0, 1.0))
     data = toy.data(300)
     # Given in another order than that of their scores.

@@ -18,6 +18,7 @@ from tidal.errors import NotFound
 from tidal.repository.entries import ModelEntry
 from tidal.tabi.manifest import EscalationOverhead, ServingOverhead, TabiManifest, Target, load_tabi_manifest
 from tidal.tabi.selection import select
+from tidal_builders.tabi import search as searching
 from tidal_builders.tabi.measured_search import CascadeSearch, search_report
 from tidal_builders.tabi.overhead import ServedTimes, disturbance_warning, overhead
 from tidal_builders.tabi.probe import ProbeRoute
@@ -112,7 +113,10 @@ class TestOverhead:
 def searched(folder: Path, serving: ServingOverhead | None, *, prunes: bool = True) -> SearchResult:
     toy = Toy(noise=(0.8, 0.1), base_ms=(1.0, 5.0), gain=(6.0, 15.0), attention=(prunes, prunes))
     data = toy.data(500)
-    return search(data, toy.facts(data, tokenizer_of(folder)), toy.rerun, metric="accuracy", serving=serving)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("CUTOFFS", "SLOPES", "SCALES"):
+            patch.setattr(searching, name, getattr(searching, name)[::3])
+        return search(data, toy.facts(data, tokenizer_of(folder)), toy.rerun, metric="accuracy", serving=serving)
 
 
 @pytest.fixture(scope="module")
