@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Final
 
 from benchmarks.gateway.http_load import Request
 from benchmarks.gateway.survival import upstream
@@ -17,6 +18,8 @@ from testing.serving import Served, serving
 from testing.waiting import until
 
 _READY_S = 60.0
+# By default `tidal serve` ends on purpose when tritonserver has ended more than five times in a row.
+_SERVE: Final = ("--exit-timeout", "3", "--server-restarts", "100")
 
 
 @contextmanager
@@ -45,7 +48,7 @@ def several(target: ServerUnderTest, count: int, *options: str) -> Iterator[tupl
         servers = []
         for _ in range(count):
             runtime = Path(mkdtemp(prefix="run-", dir=target.folder))
-            servers.append(stack.enter_context(serving(target.repository.folder, runtime, "--exit-timeout", "3")))
+            servers.append(stack.enter_context(serving(target.repository.folder, runtime, *_SERVE)))
         yield stack.enter_context(_gateway(target.folder, servers, options)), servers
 
 

@@ -31,6 +31,7 @@ REASONS = frozenset(
         "needs a LoRA of the decoder",
         "needs a chat model",
         "needs a partitioned model",
+        "needs several servers",
         "needs a server with tracing",
         "needs jq",
         "needs models of your own",

@@ -32,7 +32,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 def server(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """Models: `ner`, `ner_windows`, `qa` (in windows), `qa_cut` (truncated), `fill`, `vectors` (in windows).
 
-    `ner_parts`, `qa_parts` (both in windows) and `fill_parts` have partitioned placement, on the engine torch.
+    `ner_parts`, `qa_parts` (both in windows) and `fill_parts` (on the engine torch) have partitioned placement.
     """
     repository = tmp_path_factory.mktemp("repository")
     lengths = {"lengths": [16, MAX_LENGTH], "max_batch": 8}
@@ -49,12 +49,13 @@ def server(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     config.write_text("\n".join([*kept, parameter("truncate", "true")]))
     attention = {"outputs": ["logits", "attention_received"]}
     build_classifier(repository, sources.masks, name="fill", task="fill-mask", **attention, **lengths)
-    parts = {"placement": "partitioned", "engine": "torch", "slo_ms": 5000, "lengths": [16, MAX_LENGTH], "max_batch": 2}
+    parts = {"placement": "partitioned", "slo_ms": 5000, "max_batch": 2}
     stride = {"truncate": "stride", "stride": STRIDE}
-    build_classifier(repository, sources.holes, name="ner_parts", **stride, **attention, **parts)
-    one = {**parts, "lengths": [MAX_LENGTH]}  # each runtime is a process, which for torch takes seconds to start
+    build_classifier(repository, sources.holes, name="ner_parts", lengths=[16, MAX_LENGTH], **stride, **parts)
+    one = {**parts, "lengths": [MAX_LENGTH]}  # each runtime is a process, and takes a second to start
     build_classifier(repository, sources.questions, name="qa_parts", **stride, **one)
-    build_classifier(repository, sources.masks, name="fill_parts", task="fill-mask", **attention, **one)
+    # The only one on torch, which takes longer to export a model and to start.
+    build_classifier(repository, sources.masks, name="fill_parts", task="fill-mask", engine="torch", **attention, **one)
     build_classifier(
         repository, sources.vectors, name="vectors", task="embedding", pooling="mean", truncate="stride", **lengths
     )

@@ -39,7 +39,8 @@ _MADE = make_texts(400, seed=11)
 TEXTS = [(text,) for text in _MADE if len(text) <= MAX_LENGTH - 2][:60]
 PAIRS = list(zip(_MADE[:60], _MADE[60:120], strict=True))
 SCORE = "score"
-PARTITIONED = {"placement": "partitioned", "form": "static", "slo_ms": 2000}
+# One runtime: each is a process.
+PARTITIONED = {"placement": "partitioned", "form": "static", "slo_ms": 2000, "lengths": [MAX_LENGTH]}
 Queries = Sequence[tuple[str, ...]]
 
 
