@@ -24,7 +24,7 @@ os.environ.setdefault("CI", "true")
 gc.disable()
 
 # The time of an example depends on the other load of the machine.
-settings.register_profile("tidal", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tidal", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tidal")
 
 
