@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.gateway.scene import Scene, eventually, runs
+from tidal_gateway.upstream import server as gateway_server
 from tidal_gateway.upstream.server import UNLOADED_S
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
@@ -116,7 +117,10 @@ class TestUnloaded:
             assert response.status_code == 200, response.text
 
     @runs
-    async def test_a_supervisor_that_misses_a_report_while_models_load_is_trusted(self) -> None:
+    async def test_a_supervisor_that_misses_a_report_while_models_load_is_trusted(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(gateway_server, "_SILENT_S", 60.0)  # however slow the machine is
         async with Scene(1, models=("m", "n"), supervised=True) as scene:
             supervisor, servicer, server = scene.supervisors[0], scene.servicers[0], scene.pool.servers[0]
             restarting = {**supervisor.document, "state": "restarting"}
