@@ -87,9 +87,8 @@ def versions(repository: Path) -> dict[str, dict[str, object]]:
     }
 
 
-def check_store(uri: str, folder: Path, expected: dict[str, dict[str, object]]) -> None:
+def check_store(store: VersionStore, folder: Path, expected: dict[str, dict[str, object]]) -> None:
     """Every version that the store lists can be fetched, with all that it requires."""
-    store = open_store(uri)
     for model in store.models():
         for version in store.versions(model):
             target = folder / uuid.uuid4().hex
@@ -108,11 +107,11 @@ def test_a_publisher_that_is_killed_at_each_step(tmp_path: Path) -> None:
 
     def check(step: int) -> None:
         uri = f"file://{tmp_path}/store{step}"
-        check_store(uri, tmp_path, expected)
+        check_store(open_store(uri), tmp_path, expected)
         # The next call completes what was begun.
         send(open_store(uri), repository, "m", "p")
         assert open_store(uri).models() == ["m", "m_len16", "p"]
-        check_store(uri, tmp_path, expected)
+        check_store(open_store(uri), tmp_path, expected)
 
     assert at_every_step(run, check) > 20
 
@@ -191,9 +190,9 @@ def test_a_store_that_fails_at_each_call_of_a_publisher(tmp_path: Path) -> None:
         send(VersionStore(broken._files, stores[-1]._root, stores[-1].uri), repository, "m", "p")
 
     def check() -> None:
-        check_store(stores[-1].uri, tmp_path, expected)
+        check_store(stores[-1], tmp_path, expected)
         send(stores[-1], repository, "m", "p")
-        check_store(stores[-1].uri, tmp_path, expected)
+        check_store(stores[-1], tmp_path, expected)
         assert stores[-1].models() == ["m", "m_len16", "p"]
 
     assert failing_at_every_call(memory_store(), run, check) > 20

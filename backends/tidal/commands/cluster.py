@@ -91,9 +91,6 @@ def fetch_versions(
         bool, typer.Option("--reload", help="Reload the models that the repository's server serves, one at a time.")
     ] = False,
     server: Server = None,
-    any_device: Annotated[
-        bool, typer.Option("--any-device", help="Also fetch versions that were built for another device.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fetch versions with all that they require, verify them, and make each visible in one step.
@@ -109,7 +106,7 @@ def fetch_versions(
     if server is not None and not reload:
         fail("--server names the server of --reload: add --reload", _USAGE)
     if watch is None:
-        failures = _fetch_once(store, wanted, repository, any_device, as_json, verbose=True)
+        failures = _fetch_once(store, wanted, repository, as_json, verbose=True)
         failures += reload_served(repository, server, _names(store, wanted)) if reload else []
         if failures:
             fail("; ".join(failures))
@@ -117,7 +114,7 @@ def fetch_versions(
     first = True
     stop = _stop_on_signals()
     while not stop.is_set():
-        failures = _fetch_once(store, wanted, repository, any_device, as_json, verbose=first)
+        failures = _fetch_once(store, wanted, repository, as_json, verbose=first)
         # Also when nothing was fetched: an earlier process may have ended, or failed, between the two.
         failures += reload_served(repository, server, _names(store, wanted)) if reload else []
         for failure in failures:
@@ -154,7 +151,6 @@ def _fetch_once(
     store: VersionStore,
     wanted: Sequence[publishing.Wanted],
     repository: Path,
-    any_device: bool,
     as_json: bool,
     *,
     verbose: bool,
@@ -166,7 +162,7 @@ def _fetch_once(
     def run(report: Report) -> None:
         for model, version in wanted or [(name, None) for name in fetching.roots(store)]:
             try:
-                for each in fetching.fetch(store, repository, model, version, report, any_device=any_device):
+                for each in fetching.fetch(store, repository, model, version, report):
                     done.setdefault((each.model, each.version), each)
             except TidalError as error:
                 failures.append(str(error))

@@ -31,7 +31,7 @@ from tidal.version_store.stored_version import (
 from tidal_client.extras import install_command
 
 # Schemes of URIs, each with the extra that installs its library.
-SCHEMES: dict[str, str] = {"file": "cluster", "memory": "cluster", "s3": "s3", "gs": "gcs"}
+SCHEMES: dict[str, str] = {"file": "cluster", "s3": "s3", "gs": "gcs"}
 _CHUNK_BYTES = 1 << 20
 _ABANDONED_S = 3600
 
