@@ -20,6 +20,7 @@ from tidal_client.errors import (
     ServerError,
     Unavailable,
 )
+from tidal_client.transports.routes import Routes
 
 ERRORS = (
     ConnectionFailed("no connection"),
@@ -211,3 +212,15 @@ def test_of_addresses_that_are_all_out_the_next_one_is_tried() -> None:
     assert all(found.is_out(address, "m") for address in range(3))
     assert [found.choose("m").address for _ in range(4)] == [0, 1, 2, 0]
     assert found.choose("m", {0, 1}).address == 2
+
+
+def test_a_retry_goes_to_a_server_that_the_call_has_not_tried_however_busy_it_is() -> None:
+    routes = Routes(2, 3, lambda: None)
+    for _ in range(3):
+        routes.send(1, "m")
+    route = routes.call("m", 10)
+    first = route.begin()
+    assert first.address == 0
+    assert route.pause_s(first, Unavailable("the model's queue is full")) == 0
+    routes.ended(first)
+    assert route.begin().address == 1
