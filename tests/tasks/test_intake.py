@@ -305,6 +305,21 @@ class TestLoading:
                     request.wait()
             assert until(lambda: service.refusals() == {"task": 2} and service.waiting() == 0)
 
+    def test_a_request_answered_at_its_deadline_is_not_admitted_but_counted(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate = Gate()
+        with serving(tmp_path, monkeypatch, lambda name: gate(0)) as service:
+            before, during = ask("a"), ask("a")
+            before.fail(Unavailable("its time is over"))
+            service.intake.accept([before, during])
+            assert service.refusals() == {"deadline": 1}
+            during.fail(Unavailable("its time is over"))  # while its task loads
+            gate.open()
+            assert until(lambda: service.refusals() == {"deadline": 2})
+            assert until(lambda: service.pins() == 0)
+            assert not service.queued
+
     def test_a_request_that_is_not_queued_gives_its_task_back(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -142,7 +142,7 @@ class Intake(Generic[Task, Handle, Read]):
         acquired: list[_Acquired[Handle]] = []
         try:
             for request in requests:
-                if not request.answered:  # else its deadline passed while it waited
+                if not self._missed(request):
                     self._acquire(request, acquired)
             results = self._read_requests([Named(each.request, each.task) for each in acquired]) if acquired else ()
         except BaseException:
@@ -193,11 +193,17 @@ class Intake(Generic[Task, Handle, Read]):
         finally:
             self._count(-1, -read.request.rows)
 
+    def _missed(self, request: PendingRequest) -> bool:
+        """Whether a request's deadline has passed, so that it was answered with an error; counts its queries then."""
+        if request.answered:
+            self._metrics.refused("deadline", request.rows)
+        return request.answered
+
     def _admit(self, ready: Sequence[tuple[Read, Lease[Handle] | None]]) -> None:
-        """Admit read requests, except those that were answered meanwhile."""
+        """Admit read requests, except those whose deadline has passed meanwhile."""
         admitted: list[tuple[Read, Lease[Handle] | None]] = []
         for read, lease in ready:
-            if not read.request.answered:
+            if not self._missed(read.request):
                 admitted.append((read, lease))
             elif lease is not None:
                 lease.release()

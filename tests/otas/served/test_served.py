@@ -141,11 +141,15 @@ class TestRefusals:
             client.infer("vit", inputs, **options)
         assert message in str(caught.value)
 
-    def test_a_deadline_that_cannot_be_met_is_evicted(self, url: str, served: Served) -> None:
-        before = served.metric("outcomes_total", "vit", outcome="evicted")
+    def test_a_query_whose_deadline_cannot_be_met_is_refused_and_counted_once(self, url: str, served: Served) -> None:
+        def refused() -> float:  # after the boundary has answered, or before: whichever sees the deadline first
+            evicted = served.metric("outcomes_total", "vit", outcome="evicted")
+            return evicted + served.metric("refused_queries_total", "vit", reason="deadline")
+
+        before = refused()
         with Client(url) as client, pytest.raises(Unavailable, match=r"deadline of 0\.00(1|0999\d*) ms"):
             client.infer("vit", {"image": column(IMAGES[:1])}, task="digits", latency_ms=0.001)
-        assert until(lambda: served.metric("outcomes_total", "vit", outcome="evicted") >= before + 1)
+        assert until(lambda: refused() == before + 1)
 
 
 def test_tasks_are_added_and_removed_while_others_are_served(
