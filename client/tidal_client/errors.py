@@ -96,7 +96,8 @@ _GRPC_CONNECTION = re.compile(
     r"|Connection (reset|refused)|Broken pipe|GOAWAY received|Cancelling all calls|Endpoint closing|No route to host"
     r"|Transport closed",
 )
-
+# The status that grpc.aio makes up (INTERNAL) when a message cannot be written to a stream: its connection is lost.
+_GRPC_NOT_WRITTEN = "Internal error from Core"
 
 # Triton's messages after the process of a Python model crashed (INTERNAL), and while the model is reloaded or unloaded
 # (NOT_FOUND): the request was not run.
@@ -148,6 +149,8 @@ def from_http(status: int, message: str) -> RequestError:
 def from_grpc(status: str, message: str) -> RequestError:
     """Return the error for the name of a gRPC status code, such as ``UNAVAILABLE``; unknown codes: `ServerError`."""
     if status == "UNAVAILABLE" and _GRPC_CONNECTION.match(message):
+        return ConnectionFailed(message)
+    if status == "INTERNAL" and message == _GRPC_NOT_WRITTEN:
         return ConnectionFailed(message)
     if (known := _known(message)) is not None:
         return known

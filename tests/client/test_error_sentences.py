@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tidal_client.errors import Cancelled, InvalidArgument, NotFound, Unavailable, from_coded, from_http
+from tidal_client.errors import (
+    Cancelled,
+    ConnectionFailed,
+    InvalidArgument,
+    NotFound,
+    ServerError,
+    Unavailable,
+    from_coded,
+    from_grpc,
+    from_http,
+)
 
 NESTED = "in ensemble 'outer', in ensemble 'both', "
 WHERE = ["", "[request id: q 7] ", "in ensemble 'both', ", f"[request id: q 7] {NESTED}"]
@@ -23,3 +33,8 @@ def test_an_error_with_its_code(where: str) -> None:
     assert str(error) == "the deadline cannot be met"
     assert from_coded(f"{where}no code [NOT_FOUND] here") is None
     assert isinstance(from_coded(f"{where}[NOT_FOUND] a\nb"), NotFound)
+
+
+def test_a_stream_that_cannot_be_written_to_has_lost_its_connection() -> None:
+    assert isinstance(from_grpc("INTERNAL", "Internal error from Core"), ConnectionFailed)
+    assert isinstance(from_grpc("INTERNAL", "the engine says: Internal error from Core"), ServerError)
