@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
+from tidal.errors import Internal
 from tidal.server.backend_directory import assemble
 from tidal.server.cleanup import SHARED_MEMORY, processes_of
 from tidal.server.control import ServerControl
@@ -25,6 +27,8 @@ from tidal.server.protection import protection
 from tidal.server.stubs import live_stubs
 
 _counter = itertools.count()
+# Below the limit of a test, so that a server that hangs while it starts is reported with its log.
+_START_S = 200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ def running_server(
         access_log: Target of the request log; None for no log.
 
     Raises:
-        Internal: The server ended while starting.
+        Internal: The server ended while starting, or did not start in time.
     """
     names = sorted(p.name for p in repository.iterdir() if p.is_dir()) if models is None else models
     installation = find_installation()
@@ -118,8 +122,15 @@ def running_server(
             access_log, safe,
         )  # fmt: skip
         process = ServerProcess(launch, log)
+        start_by = time.monotonic() + _START_S
+
+        def check_time() -> None:
+            if time.monotonic() > start_by:
+                seen = log.read_text(errors="replace")[-20_000:]
+                raise Internal(f"tritonserver did not start within {_START_S:.0f} s; its log ends with:\n{seen}")
+
         try:
-            process.wait_live(threading.Event())
+            process.wait_live(threading.Event(), check_time)
             yield RunningServer(
                 ports.address(ports.http),
                 ports.address(ports.grpc),

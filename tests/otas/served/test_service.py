@@ -218,7 +218,8 @@ class TestRequests:
             over.fail(Unavailable("its time is over"))  # as the boundary does
             run.ask(over, good)
             good.wait()
-            assert run.metric("refused_queries_total") == 0
+            assert run.counts("refused_queries_total", 1, reason="deadline")
+            assert run.metric("refused_queries_total") == 1
 
     def test_deadlines_of_queries_leave_time_for_the_answer(self, tmp_path: Path) -> None:
         with running(tmp_path) as run:
