@@ -92,12 +92,12 @@ lint: install ## Check with ruff, mypy and the import contracts.
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
 
-check: install ## Run lint and the tests that neither start a server nor build whole models: under 3 minutes on 2 cores.
+check: install ## Run lint and the tests that neither start a server nor compute for seconds each: under 3 minutes on 2 cores.
 	@$(MAKE) --no-print-directory --jobs=2 lint quick-tests
 
 .PHONY: quick-tests
 quick-tests: install ## Run the tests of `make check`, without lint.
-	@$(BIN)/python -m pytest --numprocesses 2 -m "not server and not builds"
+	@$(BIN)/python -m pytest --numprocesses 2 -m "not server and not slow"
 
 test: install vision ## Run lint and all tests, with real servers.
 	@$(MAKE) --no-print-directory --jobs=2 lint all-tests

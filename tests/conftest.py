@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +28,19 @@ gc.disable()
 # The time of an example depends on the other load of the machine.
 settings.register_profile("tidal", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tidal")
+
+
+# Assignment of the marks of all tests of a file.
+_MARKS = re.compile(r"^pytestmark = (?:\[[^\]]*\]|.*)", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip files of which the marks of the command line leave out every test: their imports take half a minute."""
+    omitted = re.findall(r"\bnot (\w+)", config.option.markexpr)
+    if not omitted or " or " in config.option.markexpr or not collection_path.name.startswith("test_"):
+        return None
+    marks = _MARKS.search(collection_path.read_text(encoding="utf-8"))
+    return True if marks is not None and any(f"mark.{each}" in marks[0] for each in omitted) else None
 
 
 def pytest_collection_finish() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.batcher.driver import Driver, config, make_driver
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+pytestmark = [pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,8 @@ from benchmarks.plots import bars, headlines, style
 from benchmarks.plots.bars import Bars, save
 from benchmarks.report import RESULTS, machine
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ from benchmarks.gpu.running import ROOT, StepResult, run_step
 from benchmarks.gpu.steps import GOALS, STEPS, Step
 from tidal.engines import available_kinds
 
+pytestmark = pytest.mark.slow
+
 RUN_HERE = [step.name for step in STEPS if not missing(step.requires) and step.name != "gpu_tests"]
 
 

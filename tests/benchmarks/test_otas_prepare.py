@@ -41,7 +41,7 @@ from tidal_builders.otas.training.images import LabelledImages, read_images
 from tidal_builders.otas.training.pretrain import Variation
 from tidal_builders.otas.training.settings import Settings
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 QUICK = Settings(epochs=1, head_epochs=2, batch=64)
 TINY = Recipe(

@@ -87,7 +87,7 @@ def run_padded(source: Source, engine: str, folder: Path) -> tuple[np.ndarray[An
     return opened.run(batch)[name], [source.outputs(row, attention=False)[name] for row in rows]
 
 
-@pytest.mark.builds
+@pytest.mark.slow
 # Either engine runs every architecture. A head is exported by code that all engines share.
 @pytest.mark.parametrize(("engine", "task"), [("openvino", "embedding"), ("torch", "classification")])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -26,7 +26,7 @@ from tidal_builders.arlo.plan import plan_arlo
 from tidal_builders.arlo.report import ArloReport
 from tidal_builders.specs import load_spec
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 Published = tuple[Path, Path, ArloReport]
 WriteSpec = Callable[..., Path]

@@ -16,7 +16,7 @@ from tests.tabi.builders.command import tidal_build as build_here
 from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo.report import ArloReport
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 WriteSpec = Callable[..., Path]
 

@@ -18,6 +18,8 @@ import pytest
 
 from testing.sentence_models import make_embedding_model
 
+pytestmark = pytest.mark.slow
+
 NAME, COMMIT = "tiny/embedder", "c0ffee" + "0" * 34
 _SCRIPT = """
 import sys

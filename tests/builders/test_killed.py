@@ -21,7 +21,7 @@ from tidal_builders.arlo.build import build_arlo
 from tidal_builders.specs import load_spec
 from tidal_builders.workspace import build_lock
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 WriteSpec = Callable[..., Path]
 

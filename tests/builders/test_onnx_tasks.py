@@ -20,7 +20,7 @@ from tidal_builders.encoder_tasks.entries import BUILD_TASKS
 from tidal_builders.encoder_tasks.logits import Logits
 from tidal_builders.encoder_tasks.prepared import PrepareOptions
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 MAX_BATCH, MAX_LENGTH = 8, 64
 SENTENCES = [

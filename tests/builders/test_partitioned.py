@@ -30,7 +30,7 @@ from tidal_builders.arlo.runtimes import publish_with_runtimes
 from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.specs import load_spec
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 CORES = 3
 

@@ -28,6 +28,8 @@ from tidal_client.load import RequestVariant, Schedule, prompt_inputs, run_gener
 from tidal_client.main import build_app
 from tidal_client.transports.grpc import GrpcTransport
 
+pytestmark = pytest.mark.slow
+
 ROWS = {"a": 4, "b": 8}
 
 

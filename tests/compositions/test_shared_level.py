@@ -211,7 +211,7 @@ def offline(shared: SharedLevel, name: str, text: str, request_id: str) -> tuple
             read = prune_text(query.texts, query.spans, kept_words(query, importance, chosen.pruning))
 
 
-@pytest.mark.builds
+@pytest.mark.slow
 class TestBuild:
     def test_a_level_that_is_a_task_is_in_the_manifest(self, shared: SharedLevel) -> None:
         for name, (task, labels) in TASKS.items():

@@ -89,6 +89,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert listed(yaml.safe_load(navigation)) == {site_path(page) for page in pages}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_the_site_is_built_without_a_broken_link(tmp_path: Path) -> None:
     from mkdocs.commands.build import build

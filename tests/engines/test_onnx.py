@@ -18,6 +18,8 @@ from tests.engines.support import MAX_BATCH, MAX_LENGTH, NAMES, Batch, Logits, m
 from tidal.engines import Precision
 from tidal.engines.exporting import export_program, write_onnx
 
+pytestmark = pytest.mark.slow
+
 Reference = Callable[[Batch], npt.NDArray[np.float32]]
 
 # Bounds on the logit error of this model, whose weights are wider than a trained model's. Measured with two layers:

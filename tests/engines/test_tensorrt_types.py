@@ -103,6 +103,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return {**found, "": [line for line in lines[:-1] if not any(line in of for of in found.values())]}
 
 
+@pytest.mark.slow
 def test_the_code_matches_tensorrts_interface(errors: dict[str, list[str]]) -> None:
     assert {path.name for path in SOURCES} >= {"build.py", "runtime.py", "messages.py"}
     assert errors[""] == []

@@ -1,11 +1,15 @@
-"""Every test that is skipped or run again has its cause beside it."""
+"""Marks: every test that is skipped or run again has its cause beside it, and files left out are not imported."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from tests.conftest import pytest_ignore_collect
 
 TESTS = Path(__file__).parents[1]
 # Marks and functions whose cause is an argument; those of `flaky` and `xfail` are a comment on the line above.
@@ -49,3 +53,24 @@ def test_every_mark_has_its_cause_beside_it() -> None:
 )
 def test_a_mark_without_a_cause_is_found(source: str, count: int) -> None:
     assert len(without_cause(source)) == count
+
+
+@pytest.mark.parametrize(
+    ("marks", "selection", "ignored"),
+    [
+        ("pytestmark = pytest.mark.server", "not server and not slow", True),
+        ("pytestmark = [\n    pytest.mark.gpu,\n    pytest.mark.slow,\n]", "not server and not slow", True),
+        ("@pytest.mark.slow\ndef test(): ...", "not server and not slow", False),
+        ("pytestmark = pytest.mark.gpu", "not server and not slow", False),
+        ("pytestmark = pytest.mark.server", "server", False),
+        ("pytestmark = pytest.mark.server", "gpu or not server", False),
+        ("pytestmark = pytest.mark.server", "", False),
+    ],
+)  # fmt: skip
+def test_only_files_without_a_selected_test_are_ignored(
+    tmp_path: Path, marks: str, selection: str, ignored: bool
+) -> None:
+    file = tmp_path / "test_x.py"
+    file.write_text(f"import pytest\n\n{marks}\n")
+    config: Any = SimpleNamespace(option=SimpleNamespace(markexpr=selection))
+    assert bool(pytest_ignore_collect(file, config)) == ignored

@@ -22,7 +22,7 @@ from testing.pets import tiny_base
 from testing.serving import environment_in, serving
 from tidal_client import Client
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 CHECKOUT = Path(tidal.__file__).resolve().parents[2]
 SOURCES = ("backends", "builders", "client", "gateway", "buildtools")

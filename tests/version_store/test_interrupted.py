@@ -22,6 +22,8 @@ from tidal.errors import Unavailable
 from tidal.repository.entries import ModelEntry, model_entries
 from tidal.version_store.store import VersionStore, open_store
 
+pytestmark = pytest.mark.slow
+
 #: Operations on files that are not undone by a kill.
 _EVENTS = frozenset({"os.rename", "os.link", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.copyfile"})
 

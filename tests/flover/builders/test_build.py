@@ -27,7 +27,7 @@ from tidal_builders.flover.profiling import chunk_contexts, doubling
 from tidal_builders.flover.report import FloverReport, step_table
 from tidal_builders.specs import load_spec
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 Published = tuple[Path, Path, FloverReport]
 

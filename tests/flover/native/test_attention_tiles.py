@@ -18,7 +18,10 @@ from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.models.attention import NativeAttention
 from tidal.flover.native import build, library
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++"),
+    pytest.mark.slow,
+]
 
 _UNIT = 2.0**-24  # rounding of float32
 _TILE = 64  # keys of a tile
@@ -62,7 +65,7 @@ def plain(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, start
     return weights @ values, bound
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @example(seed=1, kv_heads=1, group=1, size=64, start=0, rows=300, dtype=torch.float32, sharp=30.0, threads=1)
 @example(seed=2, kv_heads=2, group=3, size=80, start=500, rows=130, dtype=torch.bfloat16, sharp=1.0, threads=2)
 @given(

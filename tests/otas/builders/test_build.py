@@ -24,7 +24,7 @@ from tidal_builders.otas.transformer import load_transformer
 from tidal_builders.otas.verify import _batches
 from tidal_builders.otas.vit import read_vit
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 Built = tuple[Path, OtasReport]
 

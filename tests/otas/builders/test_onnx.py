@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx.reference import ReferenceEvaluator
 
 from testing.vits import tiny_vit
@@ -14,6 +15,8 @@ from tidal.engines.exporting import export_program, write_onnx
 from tidal.otas.manifest import FEATURES, PIXELS, OtasForm
 from tidal_builders.otas.engines import draw_inputs
 from tidal_builders.otas.transformer import GammaModule, load_transformer
+
+pytestmark = pytest.mark.slow
 
 # Operators that TensorRT's ONNX parser reads as a plugin, which is not part of a plan, or does not read at all.
 _PLUGINS = {"ScatterElements", "ScatterND", "GroupNormalization", "InstanceNormalization", "RoiAlign", "NonZero"}

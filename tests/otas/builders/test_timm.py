@@ -24,7 +24,7 @@ from tidal_builders.otas.timm_export import REFERENCE_FILE
 from tidal_builders.otas.transformer import load_transformer
 from tidal_builders.otas.vit import read_vit
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 needs_timm = pytest.mark.skipif(not has_timm(), reason=f"timm is not in {vision_folder()}: run `make vision`")
 

@@ -28,7 +28,7 @@ from tidal_builders.otas.training.settings import Settings
 from tidal_builders.otas.training.train import train_task
 from tidal_builders.otas.transformer import load_transformer
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 QUICK = Settings(epochs=3, batch=64, rate=0.01)
 

@@ -27,7 +27,7 @@ from tidal_builders.pets.verify import PetsVerification
 from tidal_builders.specs import load_spec
 from tidal_builders.timing import Timing
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 MAX_LENGTH = 24
 Published = tuple[Path, Path, PetsReport]

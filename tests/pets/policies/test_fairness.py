@@ -15,6 +15,8 @@ from tidal.pets.policies import PetsBatch, PetsScheduler
 from tidal.pets.policies.lanes import LaneView
 from tidal.pets.profile import PetsProfile
 
+pytestmark = pytest.mark.slow
+
 # As `tidal build` measured it: all-MiniLM-L6-v2, OpenVINO, two cores.
 TABLES = PetsProfile.model_validate_json((Path(__file__).parent / "minilm_profile.json").read_text()).tables()
 

@@ -175,6 +175,7 @@ def test_batches_end_on_the_lane_that_is_free_first(seconds: list[float], free: 
     assert list(ends(seconds, free)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [Open(0.4), Open(0.7), Closed(2), Closed(32)], ids=str)
 def test_lanes_cost_no_throughput_and_no_latency_by_the_profile(load: Closed | Open) -> None:
     wide, lanes = (simulate(PetsScheduler(MINILM, narrow=n), MINILM, MIXTURES["uniform"], load, 700) for n in (0, 2))

@@ -22,7 +22,7 @@ from tidal.tasks.folder import tasks_folder
 from tidal_builders.pets.importing.comparison import agreement
 from tidal_builders.pets.importing.ladder import LADDER, SparsityStep, best_step, climb
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 LABELS = ("bad", "good")
 GOOD, BAD = ("good", "great", "love", "best"), ("bad", "awful", "hate", "worst")

@@ -24,7 +24,7 @@ from tidal_builders.pets.training.merged import merged_classifier
 from tidal_builders.pets.training.settings import RATES, TrainingSettings
 from tidal_builders.pets.training.train import Trained, train_task
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 KINDS = sorted(RATES)
 GOOD, BAD = ("good", "great", "love", "best"), ("bad", "awful", "hate", "worst")

@@ -26,7 +26,7 @@ from tidal_builders.tabi.report import CascadeReport
 from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.workspace import Workspace
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 
 def manifest_of(repository: Path, name: str = "reviews") -> TabiManifest:

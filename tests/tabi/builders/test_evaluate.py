@@ -16,6 +16,8 @@ from tidal_builders.tabi.data import LevelOutputs
 from tidal_builders.tabi.evaluate import LevelChain, Weights, latency, score
 from tidal_builders.tabi.weights import Tuner, by_accuracy
 
+pytestmark = pytest.mark.slow
+
 REGRESSION = RegressionCalibration(
     tolerance=0.5, values=(-1.0, 0.0, 1.0), deviations=(0.1, 0.4, 1.5), expected=(0.0, 0.4, 1.0), observed=(0, 0.5, 1)
 )

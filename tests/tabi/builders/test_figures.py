@@ -17,6 +17,8 @@ from tidal_builders.tabi.search import search
 from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.tabi.tables import candidate_table, level_table
 
+pytestmark = pytest.mark.slow
+
 
 def _report(folder: Path, metric: Metric = "accuracy") -> SearchReport:
     toy = Toy(noise=(1.5, 0.2), base_ms=(1.0, 5.0), classes=3 if metric == "accuracy" else 1)

@@ -26,6 +26,8 @@ from tidal_builders.tabi.pareto import Configuration
 from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.tabi.tables import remarks
 
+pytestmark = pytest.mark.slow
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 LossBound = Callable[[Callable[[Floats], float], Ints], float]

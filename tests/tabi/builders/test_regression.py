@@ -11,7 +11,7 @@ from tidal.tabi.manifest import load_tabi_manifest
 from tidal_builders.tabi.data import REPORT, read_queries
 from tidal_builders.tabi.spec import Columns, Parts
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 
 def test_a_cascade_of_regressions(rated: Built) -> None:

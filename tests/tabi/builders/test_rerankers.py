@@ -32,7 +32,7 @@ from tidal.tabi.route import Route
 from tidal_builders.texts import make_texts
 from tidal_client import Client, InvalidArgument
 
-pytestmark = [pytest.mark.builds, pytest.mark.server]
+pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 PAIRS = list(zip(make_texts(100, seed=1), make_texts(100, seed=2), strict=True))
 QUERY = "is the weather good"

@@ -16,7 +16,7 @@ from tidal_builders.tabi.build import build_tabi
 from tidal_builders.tabi.collect import LevelRunner, answers_key
 from tidal_builders.tabi.spec import TabiSpec
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 
 def _code(_modules: object) -> str:

@@ -21,7 +21,7 @@ from tidal_builders.tabi.search import (
 )
 from tidal_builders.tabi.weights import Tuner, by_accuracy
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 
 def try_few(monkeypatch: pytest.MonkeyPatch, every: int) -> None:

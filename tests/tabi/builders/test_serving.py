@@ -26,7 +26,7 @@ from tidal_builders.tabi.search import SearchResult, search
 from tidal_builders.tabi.search_report import SearchReport
 from tidal_builders.tabi.tables import remarks
 
-pytestmark = pytest.mark.builds
+pytestmark = pytest.mark.slow
 
 CHEAP = ServingOverhead(
     processor="x",
