@@ -92,15 +92,20 @@ class Report:
             for c in self.claims
         ]
         self.add_table("claims", ["name", "paper", "goal", "measured", "holds", "note"], rows)
-        if json_file is not None:
-            json_file.parent.mkdir(parents=True, exist_ok=True)
-            json_file.write_text(json.dumps(self.document(), indent=1) + "\n")
-            with json_file.with_suffix(".txt").open("w") as file:
-                console = Console(file=file, width=160)
-                console.print(f"{self.name}{' --quick' if self.quick else ''}, {machine_line()}\n")
-                for table in self.tables:
-                    console.print(table)
+        self.save(json_file)
         return 0
+
+    def save(self, json_file: Path | None) -> None:
+        """Write what was reported so far, the JSON to `json_file` and the tables beside it (`.txt`); None: nothing."""
+        if json_file is None:
+            return
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(self.document(), indent=1) + "\n")
+        with json_file.with_suffix(".txt").open("w") as file:
+            console = Console(file=file, width=160)
+            console.print(f"{self.name}{' --quick' if self.quick else ''}, {machine_line()}\n")
+            for table in self.tables:
+                console.print(table)
 
 
 def machine() -> dict[str, Any]:

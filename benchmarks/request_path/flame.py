@@ -45,7 +45,12 @@ def record(bench: Bench, side: Side, file: Path) -> Path | None:
         [program, "record", "--pid", str(pid), *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as recording:
         bench.generator.run(side.server.state.grpc, requests, concurrency=_IN_FLIGHT, seconds=_SECONDS + _START_S)
-        errors = recording.communicate(timeout=_WRITE_S)[1]
+        try:
+            errors = recording.communicate(timeout=_WRITE_S)[1]
+        except subprocess.TimeoutExpired:
+            recording.kill()
+            errors = f"py-spy wrote nothing within {_WRITE_S} s"
+            recording.wait()
     if recording.returncode:
         progress(f"no flame graph of {requests.model}: {errors.strip()[-300:]}")
         return None
