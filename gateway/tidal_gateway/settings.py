@@ -39,8 +39,8 @@ class Settings(BaseModel):
     tls_key: Path | None = Field(None, description="Private key of the certificate (PEM); read again when it changes.")
     tls_client_ca: Path | None = Field(
         None,
-        description="Certificates (PEM) of those who sign client certificates, which are then required, over TLS 1.3; "
-        "read again when they change.",
+        description="Certificate authorities (PEM) for client certificates, which are then required, over TLS 1.3; read "
+        "again when the file changes.",
     )
     access_log: str | None = Field(None, description="File for one line of JSON per request, or - for standard output.")
     otlp_endpoint: str | None = Field(

@@ -1,4 +1,4 @@
-"""Models that are not loaded, and paths that there are not, in the shape of the API that was called."""
+"""Models that are not loaded, and unknown paths, in the shape of the API that was called."""
 
 from __future__ import annotations
 

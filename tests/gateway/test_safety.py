@@ -217,7 +217,7 @@ class TestGuarded:
 
         assert "first" in subject()
         (guarded.folder / "tls.pem").write_text("nonsense")
-        assert until(lambda: guarded.workers_that_log("the certificates of before stay in use") == WORKERS)
+        assert until(lambda: guarded.workers_that_log("the previous certificates stay in use") == WORKERS)
         assert "first" in subject()
         for kind in ("key", "pem"):
             shutil.copy2(guarded.folder / f"second.{kind}", guarded.folder / f"tls.{kind}")

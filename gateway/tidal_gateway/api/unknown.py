@@ -1,4 +1,4 @@
-"""Requests to paths that there are not, and by methods that a path does not have, in the shape of the path's API."""
+"""Refusals of unknown paths, and of methods that a path does not have, in the shape of the path's API."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class UnknownRoutes:
         return Answer(found.content, found.status, headers=[*found.headers, *allow])
 
     def methods(self, path: str) -> list[str]:
-        """Methods of a path; empty for a path that there is not."""
+        """Methods of a path; empty for an unknown path."""
         return sorted({each.method for each, pattern in self._routes if pattern.fullmatch(path)})
 
     def shape(self, path: str) -> Shape:
