@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -87,8 +88,10 @@ class TestKeyFile:
 
     @pytest.mark.parametrize("text", ["", "[]", '{"keys": [{}]}', '{"keys": 3}', '{"kys": []}'])
     def test_a_broken_file_is_refused_at_start_and_ignored_later(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, text: str
     ) -> None:
+        # The configuration of workers, which other tests load, keeps this logger's lines from caplog.
+        monkeypatch.setattr(logging.getLogger("tidal_gateway"), "propagate", True)
         path = tmp_path / "keys.json"
         key, _ = add_key(path, "one")
         store = KeyStore(path)
