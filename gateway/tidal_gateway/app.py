@@ -88,6 +88,7 @@ def create_app(
         Pool(
             [parse_server(each) for each in settings.server],
             Lanes(settings.max_outstanding, lane_table, settings.workers),
+            settings.retry_ratio,
         ),
         keys=None if settings.keys is None else KeyStore(settings.keys),
         rates=None if rate_table is None else RateTable(rate_table),
