@@ -33,6 +33,7 @@ pytestmark = pytest.mark.server
 Locked = tuple[RunningGateway, dict[str, str]]
 
 TEXT = "wake me up in lima"
+PAIR = 'it\'s "late"\nin lima'
 #: By model: the call in the playground and what is typed, by field.
 CALLS: dict[str, tuple[str, dict[str, str]]] = {
     "intents": ("Classify a text", {"text": TEXT}),
@@ -115,15 +116,39 @@ def test_every_kind_of_call(page: Page, gateway: RunningGateway, backend: Backen
     """The page and its examples of code give the answer that the server gives to a client."""
     open_model(page, gateway, model)
     fill(page, model, tmp_path)
-    answers = {"page": send(page)}
-    for language in ("curl", "openai", "tidal_client"):
-        page.get_by_text(language, exact=True).click()
-        answers[language] = run(language, page.locator("pre").inner_text(), tmp_path)
+    answers = answers_of(page, tmp_path)
     with Client(f"grpc://{backend.served.report['grpc']}") as client:
         expected = answer_of(client, model, tmp_path)
     for form, answer in answers.items():
         for part in expected:
             assert part in answer if isinstance(part, str) else has_number(answer, part), (form, part, answer)
+
+
+def test_a_second_text_is_sent_with_the_first(
+    page: Page, gateway: RunningGateway, backend: Backend, tmp_path: Path
+) -> None:
+    """The page and its examples of code give the answer for both texts, which differs from that for the first."""
+    open_model(page, gateway, "encoder")
+    fill(page, "encoder", tmp_path)
+    page.locator("#pair").fill(PAIR)
+    answers = answers_of(page, tmp_path)
+    with Client(f"grpc://{backend.served.report['grpc']}") as client:
+        alone = client.classify("encoder", TEXT, task="city").probabilities
+        expected = client.classify("encoder", TEXT, pair=PAIR, task="city").probabilities
+    assert alone is not None
+    assert expected is not None
+    assert abs(expected[0] - alone[0]) > 0.05
+    for form, answer in answers.items():
+        assert has_number(answer, expected[0]), (form, answer)
+
+
+def answers_of(page: Page, folder: Path) -> dict[str, str]:
+    """Answers to the call of the page: the one that is shown, and what its examples of code print."""
+    answers = {"page": send(page)}
+    for language in ("curl", "openai", "tidal_client"):
+        page.get_by_text(language, exact=True).click()
+        answers[language] = run(language, page.locator("pre").inner_text(), folder)
+    return answers
 
 
 def answer_of(client: Client, model: str, folder: Path) -> list[str | float]:
