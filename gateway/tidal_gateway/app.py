@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tidal_gateway.api.answers import Answer
 from tidal_gateway.api.routes import CONSOLE_ROUTES, ROUTES
 from tidal_gateway.api.unknown import UnknownRoutes
 from tidal_gateway.description import description
@@ -25,6 +26,7 @@ from tidal_gateway.edge import metrics
 from tidal_gateway.edge.access_log import AccessLog
 from tidal_gateway.edge.exchange import SCOPE_KEY, Exchange, request_id
 from tidal_gateway.endpoint import Endpoint, Receive, Scope, Send, decoded_headers
+from tidal_gateway.errors import Refusal
 from tidal_gateway.keys.rates import RateTable
 from tidal_gateway.keys.store import KeyStore
 from tidal_gateway.live.sampler import Sampler
@@ -88,6 +90,7 @@ def create_app(
         Pool(
             [parse_server(each) for each in settings.server],
             Lanes(settings.max_outstanding, lane_table, settings.workers),
+            settings.retry_ratio,
         ),
         keys=None if settings.keys is None else KeyStore(settings.keys),
         rates=None if rate_table is None else RateTable(rate_table),
@@ -104,7 +107,8 @@ def create_app(
         app.router.routes.append(Route(route.path, endpoint, methods=[route.method], name=route.name))
         if "{" not in route.path and not settings.cors_origin:
             direct[route.method, route.path] = endpoint
-    app.add_exception_handler(HTTPException, _unknown(UnknownRoutes(routes)))
+    unknown = UnknownRoutes(routes)
+    app.add_exception_handler(HTTPException, _unknown(unknown))
     if settings.cors_origin:
         app.add_middleware(
             CORSMiddleware,
@@ -113,7 +117,7 @@ def create_app(
             allow_headers=["*"],
             expose_headers=["x-request-id", "retry-after"],
         )
-    return Outer(app, direct, gateway)
+    return Outer(app, direct, unknown, gateway)
 
 
 class Outer:
@@ -123,12 +127,20 @@ class Outer:
         app: Application with the routes.
         direct: Endpoints by method and path that need neither the router nor middleware: both take a tenth of the
             processor time of a request.
+        unknown: Answers requests that no route answers.
         gateway: State of the worker.
     """
 
-    def __init__(self, app: FastAPI, direct: Mapping[tuple[str, str], Endpoint], gateway: Gateway) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        direct: Mapping[tuple[str, str], Endpoint],
+        unknown: UnknownRoutes,
+        gateway: Gateway,
+    ) -> None:
         self.app = app
         self.direct = direct
+        self.unknown = unknown
         self.gateway = gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -163,6 +175,10 @@ class Outer:
             exchange.end_trace()
             self.record(exchange)
 
+    def refused(self, refusal: Refusal, path: str) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers and body of the answer to a request that is refused before it reaches a route."""
+        return _plain(self.unknown.answer(refusal, path))
+
     def record(self, exchange: Exchange) -> None:
         """Count and log an answered request."""
         metrics.record(exchange)
@@ -183,11 +199,16 @@ def _unknown(routes: UnknownRoutes) -> Any:
         exchange: Exchange = request.scope[SCOPE_KEY]
         refusal = routes.refusal(request.method, request.url.path)
         exchange.code = refusal.code
-        found = routes.answer(refusal, request.url.path)
-        headers = {name.decode(): value.decode() for name, value in found.headers}
-        return Response(found.content, found.status, headers, "application/json")
+        status, headers, content = _plain(routes.answer(refusal, request.url.path))
+        return Response(content, status, headers)
 
     return answer
+
+
+def _plain(answer: Answer) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of an answer."""
+    headers = [(b"content-type", answer.media_type), *answer.headers]
+    return answer.status, {name.decode(): value.decode() for name, value in headers}, answer.content
 
 
 async def _publish(gateway: Gateway) -> None:

@@ -39,8 +39,8 @@ class Settings(BaseModel):
     tls_key: Path | None = Field(None, description="Private key of the certificate (PEM); read again when it changes.")
     tls_client_ca: Path | None = Field(
         None,
-        description="Certificates (PEM) of those who sign client certificates, which are then required, over TLS 1.3; "
-        "read again when they change.",
+        description="Certificate authorities (PEM) for client certificates, which are then required, over TLS 1.3; "
+        "read again when the file changes.",
     )
     access_log: str | None = Field(None, description="File for one line of JSON per request, or - for standard output.")
     otlp_endpoint: str | None = Field(
@@ -53,6 +53,12 @@ class Settings(BaseModel):
     timeout_s: float = Field(60.0, gt=0, le=3600, description="Longest time for an answer, or between two parts of it.")
     max_outstanding: int = Field(
         1024, ge=1, description="Largest number of outstanding requests of one model, in all workers together."
+    )
+    retry_ratio: float = Field(
+        0.1,
+        ge=0,
+        description="Largest number of retries to a model, as a share of its requests in the last 10 s; the first "
+        "retry of a request after each outage does not count.",
     )
     max_body_bytes: int = Field(64 << 20, ge=1 << 10, le=1 << 30, description="Largest body of a request.")
     max_inputs: int = Field(2048, ge=1, description="Largest number of texts, documents or images of a request.")

@@ -67,7 +67,7 @@ class WorkerStart:
         app = create_app(
             self.settings, log_target=self.log_target, rate_table=self.rate_table, lane_table=self.lane_table
         )
-        LimitedProtocol.shared = Shared(limits_of(self.settings), app.record)
+        LimitedProtocol.shared = Shared(limits_of(self.settings), app.refused, app.record)
         return app
 
     def tls(self, config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:

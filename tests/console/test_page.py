@@ -6,8 +6,11 @@ import base64
 import contextlib
 import io
 import json
+import os
 import re
+import select
 import subprocess
+import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from testing.gateways import RunningGateway, running_gateway
+from testing.serving import TIDAL
 from testing.waiting import until
 from tests.gateway.conftest import Backend
 from tidal_client import Client
@@ -33,6 +37,7 @@ pytestmark = pytest.mark.server
 Locked = tuple[RunningGateway, dict[str, str]]
 
 TEXT = "wake me up in lima"
+PAIR = 'it\'s "late"\nin lima'
 #: By model: the call in the playground and what is typed, by field.
 CALLS: dict[str, tuple[str, dict[str, str]]] = {
     "intents": ("Classify a text", {"text": TEXT}),
@@ -115,15 +120,39 @@ def test_every_kind_of_call(page: Page, gateway: RunningGateway, backend: Backen
     """The page and its examples of code give the answer that the server gives to a client."""
     open_model(page, gateway, model)
     fill(page, model, tmp_path)
-    answers = {"page": send(page)}
-    for language in ("curl", "openai", "tidal_client"):
-        page.get_by_text(language, exact=True).click()
-        answers[language] = run(language, page.locator("pre").inner_text(), tmp_path)
+    answers = answers_of(page, tmp_path)
     with Client(f"grpc://{backend.served.report['grpc']}") as client:
         expected = answer_of(client, model, tmp_path)
     for form, answer in answers.items():
         for part in expected:
             assert part in answer if isinstance(part, str) else has_number(answer, part), (form, part, answer)
+
+
+def test_a_second_text_is_sent_with_the_first(
+    page: Page, gateway: RunningGateway, backend: Backend, tmp_path: Path
+) -> None:
+    """The page and its examples of code give the answer for both texts, which differs from that for the first."""
+    open_model(page, gateway, "encoder")
+    fill(page, "encoder", tmp_path)
+    page.locator("#pair").fill(PAIR)
+    answers = answers_of(page, tmp_path)
+    with Client(f"grpc://{backend.served.report['grpc']}") as client:
+        alone = client.classify("encoder", TEXT, task="city").probabilities
+        expected = client.classify("encoder", TEXT, pair=PAIR, task="city").probabilities
+    assert alone is not None
+    assert expected is not None
+    assert abs(expected[0] - alone[0]) > 0.05
+    for form, answer in answers.items():
+        assert has_number(answer, expected[0]), (form, answer)
+
+
+def answers_of(page: Page, folder: Path) -> dict[str, str]:
+    """Answers to the call of the page: the one that is shown, and what its examples of code print."""
+    answers = {"page": send(page)}
+    for language in ("curl", "openai", "tidal_client"):
+        page.get_by_text(language, exact=True).click()
+        answers[language] = run(language, page.locator("pre").inner_text(), folder)
+    return answers
 
 
 def answer_of(client: Client, model: str, folder: Path) -> list[str | float]:
@@ -329,6 +358,12 @@ def test_viewers_are_limited_and_end_with_the_gateway(backend: Backend, tmp_path
         assert gateway.process.wait(30) == 0
 
 
+def read_terminal(terminal: int) -> bytes:
+    """What arrives next at a terminal."""
+    assert select.select([terminal], [], [], 60)[0], "nothing arrives"
+    return os.read(terminal, 1 << 16)
+
+
 class TestTop:
     """`tidal top` before a real server and gateway."""
 
@@ -354,6 +389,42 @@ class TestTop:
         answer = CliRunner().invoke(build_app(), ["top", target, "--once"])
         assert answer.exit_code == 0, answer.output
         assert re.search(r"^intents +", answer.stdout, re.MULTILINE)
+
+    def test_the_live_view_in_a_terminal_ends_with_ctrl_c(self, backend: Backend) -> None:
+        target = f"http://{backend.served.report['metrics']}/metrics"
+        terminal, own = os.openpty()
+        termios.tcsetwinsize(own, (60, 160))
+        before = termios.tcgetattr(own)
+        # The terminal sends the signal of Ctrl-C to those that it controls.
+        process = subprocess.Popen(
+            ["setsid", "--ctty", *TIDAL, "top", target, "--interval", "0.2"],
+            stdin=own,
+            stdout=own,
+            stderr=own,
+            env={**os.environ, "TERM": "xterm-256color"},
+        )
+        shown = b""
+        try:
+            while shown.count(b"requests/s") < 4:  # three whole tables, two intervals apart
+                shown += read_terminal(terminal)
+            os.write(terminal, b"\x03")
+            while b"\x1b[?1049l" not in shown:
+                shown += read_terminal(terminal)
+            assert process.wait(30) == 0
+            while select.select([terminal], [], [], 0)[0]:
+                shown += read_terminal(terminal)
+            assert termios.tcgetattr(own) == before
+        finally:
+            process.kill()
+            process.wait()
+            os.close(own)
+            os.close(terminal)
+        first, _, view = shown.partition(b"\x1b[?1049h")
+        view, _, last = view.partition(b"\x1b[?1049l")
+        assert view.count(b"intents_cascade") >= 3
+        assert b"\x1b[?25l" in first + view  # the cursor is hidden
+        assert b"\x1b[?25h" in view + last
+        assert b"Traceback" not in shown
 
     def test_a_refusal_says_what_to_do(self, locked: Locked) -> None:
         answer = CliRunner().invoke(build_app(), ["top", locked[0].url, "--once"], env={"TIDAL_API_KEY": ""})

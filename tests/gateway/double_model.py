@@ -125,7 +125,7 @@ class TritonPythonModel:
         if last.startswith("die after"):
             words = ["a"] * int(last.split()[2]) + ["die"]
         if last.startswith("forever"):
-            words = ["word"] * 2000
+            words = ["word" * (25_000 if last == "forever large" else 1)] * 2000
         identifier = request.request_id()
         self._log(f"received {identifier}")
         parts = [word if number == 0 else f" {word}" for number, word in enumerate(words)]

@@ -21,8 +21,6 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add
 from tidal_gateway.app import Outer, create_app
 from tidal_gateway.settings import Settings
 from tidal_gateway.upstream.calls import Outgoing
-from tidal_gateway.upstream.lanes import Lanes
-from tidal_gateway.upstream.pool import Pool
 
 #: gRPC statuses that end a call: of a dead stub, a broken connection, a full queue, a server that stops.
 DIED = (grpc.StatusCode.INTERNAL, "Stub process 'm_0_0' is not healthy.")
@@ -180,7 +178,7 @@ class Scene:
         decoupled: Whether the models answer in parts.
         supervised: Whether each has a status endpoint.
         max_outstanding: Bound of the outstanding requests of a model.
-        options: Further options of the pool.
+        settings: Further settings of the gateway.
     """
 
     def __init__(
@@ -191,13 +189,13 @@ class Scene:
         supervised: bool = False,
         decoupled: bool = False,
         max_outstanding: int = 100,
-        **options: Any,
+        **settings: Any,
     ) -> None:
         self.servicers = [Servicer(f"s{number}", models) for number in range(count)]
         for each in self.servicers:
             each.decoupled = decoupled
         self.supervisors = [Supervisor() for _ in range(count if supervised else 0)]
-        self._max_outstanding, self._options = max_outstanding, options
+        self._settings = {"max_outstanding": max_outstanding, **settings}
 
     async def __aenter__(self) -> Scene:
         self._running = [each.running() for each in self.supervisors]
@@ -209,13 +207,11 @@ class Scene:
             self.ports.append(0)
             self._servers.append(None)
             await self.start_server(number)
-        status = [each.address for each in self.supervisors] or [None] * len(self.ports)
-        addresses = [f"127.0.0.1:{port}" for port in self.ports]
-        self.pool = Pool(list(zip(addresses, status, strict=True)), Lanes(self._max_outstanding), **self._options)
+        status = [f",status={each.address}" for each in self.supervisors] or [""] * len(self.ports)
+        addresses = [f"127.0.0.1:{port}{own}" for port, own in zip(self.ports, status, strict=True)]
+        self.app: Outer = create_app(Settings(server=tuple(addresses), **self._settings))
+        self.pool = self.app.gateway.pool
         await self.pool.start()
-        self.app: Outer = create_app(Settings(server=tuple(addresses)))
-        await self.app.gateway.pool.close()
-        self.app.gateway.pool = self.pool
         transport = httpx.ASGITransport(app=self.app)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://gateway", timeout=30)
         return self

@@ -243,7 +243,12 @@ BAD: list[tuple[str, Any, int, str]] = [
     ("/v1/classify", {"model": "intent", "input": {"image": "aGk="}}, 400, "is not for image classification"),
     ("/v1/classify", {"model": "digits", "input": {"image": "?"}}, 400, "base64"),
     ("/v1/classify", {"model": "intent", "input": ["x", {"image": "aGk="}]}, 400, "mixes texts and images"),
-    ("/v1/classify", {"model": "intent/a", "task": "b", "input": "x"}, 400, "the option task another"),
+    (
+        "/v1/classify",
+        {"model": "intent/a", "task": "b", "input": "x"},
+        400,
+        "model 'intent/a' names the task 'a', and the option task is 'b'; send one of them",
+    ),
     ("/v1/completions", {"model": "writer", "prompt": "x", "resume": "id"}, 400, "'resume' is not supported"),
     ("/v1/completions", {"model": "writer", "prompt": "x", "logprobs": 21}, 400, "'logprobs': expected less than"),
     ("/v1/completions", {"model": "writer", "prompt": "x", "temperature": -1}, 400, "'temperature'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import cohere
 import httpx
@@ -60,14 +61,27 @@ class TestOpenAI:
         assert usage is not None
         assert usage.prompt_tokens == 2
 
-    def test_completions_and_options_of_tidal(self, client: openai.OpenAI, backend: Backend) -> None:
-        extra = {"latency_ms": 20_000, "repetition_penalty": 1.2}
-        found = client.completions.create(model="writer", prompt="hello", max_tokens=7, extra_body=extra)
+    def test_options_of_sampling_reach_the_model(self, client: openai.OpenAI, backend: Backend) -> None:
+        """Each changes the text as it does for the client of the server; the last is no argument of the library."""
+        always: Any = {"max_tokens": 24, "temperature": 1.0, "seed": 3}
+        options: list[Any] = [
+            {},
+            {"presence_penalty": 1.5},
+            {"frequency_penalty": -2.0},
+            {"top_p": 0.2},
+            {"repetition_penalty": 1.2},
+        ]
+        texts = []
         with Client(f"grpc://{backend.served.report['grpc']}") as direct:
-            expected = direct.generate("writer", "hello", max_tokens=7, repetition_penalty=1.2)
-        assert found.choices[0].text == expected.text
-        assert found.usage is not None
-        assert found.usage.completion_tokens == 7
+            for option in options:
+                sent = {"extra_body": {**option, "latency_ms": 20_000}} if "repetition_penalty" in option else option
+                found = client.completions.create(model="writer", prompt="hello", **always, **sent)
+                expected = direct.generate("writer", "hello", **always, **option)
+                assert found.choices[0].text == expected.text, option
+                assert found.usage is not None
+                assert found.usage.completion_tokens == len(expected.tokens)
+                texts.append(expected.text)
+        assert len(set(texts)) == len(options), texts
 
     def test_errors_are_those_of_the_library(self, client: openai.OpenAI) -> None:
         with pytest.raises(openai.NotFoundError, match="no server has the model 'nope'"):

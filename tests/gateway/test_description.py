@@ -7,7 +7,7 @@ import re
 import jsonschema
 
 from tidal.options import RequestOptions
-from tidal_gateway.api.options import header_options
+from tidal_gateway.api.options import with_headers
 from tidal_gateway.api.routes import ROUTES
 from tidal_gateway.description import description, openapi
 
@@ -28,7 +28,7 @@ def test_the_options_are_headers_that_requests_may_have() -> None:
             if method == "get":
                 assert not options, path
                 continue
-            named = header_options(dict.fromkeys(options, "1"))
+            named = with_headers({}, dict.fromkeys(options, "1"))
             assert named.keys() == RequestOptions.model_fields.keys() - {"logprobs", "n", "top_logprobs"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -86,7 +87,11 @@ class TestKeyFile:
             assert store.find(wrong) is None
 
     @pytest.mark.parametrize("text", ["", "[]", '{"keys": [{}]}', '{"keys": 3}', '{"kys": []}'])
-    def test_a_broken_file_is_refused_at_start_and_ignored_later(self, tmp_path: Path, text: str) -> None:
+    def test_a_broken_file_is_refused_at_start_and_ignored_later(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, text: str
+    ) -> None:
+        # The configuration of workers, which other tests load, keeps this logger's lines from caplog.
+        monkeypatch.setattr(logging.getLogger("tidal_gateway"), "propagate", True)
         path = tmp_path / "keys.json"
         key, _ = add_key(path, "one")
         store = KeyStore(path)
@@ -95,6 +100,7 @@ class TestKeyFile:
             KeyStore(path)
         store._checked -= 10
         assert store.find(key) is not None
+        assert f"the previous keys stay in use: {path} is not a file of keys" in caplog.text
 
     def test_a_key_of_a_model_covers_its_tasks(self, tmp_path: Path) -> None:
         _, entry = add_key(tmp_path / "k", "x", models=("encoder", "other/mood", "group-*"))

@@ -1,4 +1,4 @@
-"""Models that are not loaded, and paths that there are not, in the shape of the API that was called."""
+"""Models that are not loaded, and unknown paths, in the shape of the API that was called."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import time
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.gateway.scene import Scene, eventually, runs
@@ -34,9 +33,8 @@ CALLS: dict[str, tuple[str, Any]] = {
 }
 
 
-def sentence(path: str, response: httpx.Response) -> str:
+def sentence(path: str, document: Any) -> str:
     """The sentence of an error, from the shape of the path's API, which has to be complete."""
-    document = response.json()
     if path.endswith("/rerank") and path != "/rerank":
         assert document.keys() == {"message", "detail"}
         return str(document["message"])
@@ -45,7 +43,8 @@ def sentence(path: str, response: httpx.Response) -> str:
         return str(document["error"])
     if path.startswith("/v2"):
         assert document.keys() == {"error"}
-        return str(document["error"])
+        assert isinstance(document["error"], str)
+        return document["error"]
     assert document["error"].keys() == {"message", "type", "param", "code"}
     return str(document["error"]["message"])
 
@@ -66,7 +65,7 @@ class TestUnloaded:
                 response = await scene.http.post(path, json=body)
                 assert response.status_code == 404, response.text
                 assert sum(scene.sent()) in (1, 2)
-                assert "no server has the model 'm'" in sentence(path, response)
+                assert "no server has the model 'm'" in sentence(path, response.json())
                 assert response.headers["x-request-id"]
                 if path.startswith("/v1") and path != "/v1/rerank":
                     assert response.json()["error"]["code"] == "model_not_found"
@@ -203,7 +202,7 @@ class TestUnknownPaths:
                 response = await scene.http.request(method, path, json={}, headers={"x-request-id": "mine"})
                 assert response.status_code == status, response.text
                 api = path if path == "/v2/rerank" or not path.startswith("/embed") else "/embed"
-                assert message in sentence(api, response)
+                assert message in sentence(api, response.json())
                 assert response.headers["x-request-id"] == "mine"
                 if status == 405:
                     assert message.partition("accepted: ")[2] in response.headers["allow"]

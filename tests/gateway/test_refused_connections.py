@@ -12,6 +12,7 @@ import pytest
 
 from testing.gateways import RunningGateway, running_gateway
 from testing.waiting import until
+from tests.gateway.test_missing_models import sentence
 from tests.gateway.test_protocol import post
 
 pytestmark = pytest.mark.server
@@ -98,6 +99,34 @@ def test_a_refusal_has_an_id_a_line_and_a_count(
     assert line["client"] == "127.0.0.1"
     assert until(lambda: counted(limited, status) == before + 1)
     assert "hidden" not in (limited.folder / "access.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/embeddings",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/v2/models/m/infer",
+        "/v2/nothing",
+        "/embed",
+        "/rerank",
+        "/predict",
+    ],
+)
+def test_a_refusal_has_the_shape_of_the_api_of_its_path(limited: RunningGateway, path: str) -> None:
+    line = b"POST %s?key=hidden HTTP/1.1\r\nhost: x\r\n" % path.encode()
+    invalid = 422 if path in ("/embed", "/rerank", "/predict") else 400
+    for content, status, message in (
+        (line + b"a: " + b"x" * 4000, 431, "the headers of the request are too large"),
+        (line, 408, "the headers of the request did not arrive in time"),
+        (line + b"content-length: -5\r\n\r\n", invalid, "the request is not valid HTTP"),
+    ):
+        with connected(limited) as connection:
+            connection.sendall(content)
+            found, headers, document = parse(read_to_end(connection))
+        assert (found, "allow" in headers) == (status, False)
+        assert message in sentence(path, document)
 
 
 def test_an_id_that_was_sent_is_kept(limited: RunningGateway) -> None:

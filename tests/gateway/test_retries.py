@@ -120,6 +120,13 @@ class TestOtherRetries:
             assert scene.pool.retries == {"died": 1, "budget": 0, "refused": 1}
 
     @runs
+    async def test_of_the_same_death_are_allowed_by_a_higher_ratio(self) -> None:
+        async with Scene(1, retry_ratio=1.0) as scene:
+            scene.servicers[0].script = [DIED, DIED]
+            assert await scene.infer() == "s0"
+            assert scene.pool.retries == {"died": 1, "budget": 1, "refused": 0}
+
+    @runs
     async def test_are_a_share_of_the_requests(self) -> None:
         async with Scene(1) as scene:
             for _ in range(12):

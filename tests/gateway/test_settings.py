@@ -14,9 +14,9 @@ from tidal_gateway.settings import PREFIX, Settings, parse_server, read_settings
 
 def test_a_flag_replaces_a_variable_which_replaces_a_line(tmp_path: Path) -> None:
     file = tmp_path / "gateway.yaml"
-    file.write_text("port: 1\nworkers: 2\ntimeout_s: 3\nserver: ['a:1', 'b:2,status=b:3']\n")
+    file.write_text("port: 1\nworkers: 2\ntimeout_s: 3\nretry_ratio: 0.5\nserver: ['a:1', 'b:2,status=b:3']\n")
     found = read_settings({"port": 10, "workers": None, "server": []}, {f"{PREFIX}WORKERS": "5", "HOME": "/"}, file)
-    assert (found.port, found.workers, found.timeout_s) == (10, 5, 3)
+    assert (found.port, found.workers, found.timeout_s, found.retry_ratio) == (10, 5, 3, 0.5)
     assert found.server == ("a:1", "b:2,status=b:3")
 
 
@@ -31,6 +31,7 @@ def test_lists_of_the_environment_are_separated_by_spaces() -> None:
         ({}, {}, "prot: 1", "unknown setting 'prot': did you mean 'port'"),
         ({}, {f"{PREFIX}WORKER": "1"}, "", "did you mean 'TIDAL_GATEWAY_WORKERS'"),
         ({"port": 70000}, {}, "", "setting 'port'"),
+        ({}, {f"{PREFIX}RETRY_RATIO": "-1"}, "", "setting 'retry_ratio': input should be greater than or equal to 0"),
         ({"server": ["nope"]}, {}, "", "server 'nope': expected HOST:PORT"),
         ({"server": ["a:1,statu=b:1"]}, {}, "", "expected HOST:PORT"),
         ({"server": ["a:99999"]}, {}, "", "expected HOST:PORT"),

@@ -25,7 +25,7 @@ from tidal_gateway.api.generation import (
     usage,
 )
 from tidal_gateway.api.logprobs import chat_logprobs, logprob_options
-from tidal_gateway.api.options import Body, passed_on
+from tidal_gateway.api.options import Body, passed_on, with_synonym
 from tidal_gateway.api.request import ApiRequest, Target
 from tidal_gateway.errors import invalid
 from tidal_gateway.tools.calls import CallParser, CallPart
@@ -71,7 +71,8 @@ async def chat(request: ApiRequest) -> Answer | EventStream:
     body = request.parse(ChatBody)
     if body.stream_options is not None and not body.stream:
         raise invalid("field 'stream_options' requires stream: true", "stream_options")
-    options = passed_on(_fields(body), request.headers, ChatBody.model_fields, NEUTRAL)
+    fields = with_synonym(body.extra, "max_tokens", "max_completion_tokens", body.max_completion_tokens)
+    options = passed_on(fields, request.headers, ChatBody.model_fields, NEUTRAL)
     target = await request.target(body.model, Use.GENERATION, options.get("task"))
     if Use.CHAT not in target.facts.uses:
         raise invalid(f"model '{target.name}' does not chat; use /v1/completions", "model")
@@ -96,15 +97,6 @@ async def chat(request: ApiRequest) -> Answer | EventStream:
     texts = await generate(request, target, calls)
     found = [_choice(index, each, tools) for index, each in enumerate(texts)]
     return json_answer({**head, "choices": found, "usage": usage(request)})
-
-
-def _fields(body: ChatBody) -> dict[str, Any]:
-    fields = dict(body.extra)
-    if body.max_completion_tokens is not None:
-        if fields.get("max_tokens") not in (None, body.max_completion_tokens):
-            raise invalid("fields 'max_tokens' and 'max_completion_tokens' differ; send one", "max_completion_tokens")
-        fields["max_tokens"] = body.max_completion_tokens
-    return fields
 
 
 def _guided(body: ChatBody, options: Mapping[str, Parameter], tools: ToolUse | None) -> dict[str, Parameter]:

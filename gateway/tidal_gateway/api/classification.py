@@ -75,14 +75,16 @@ async def classify(request: ApiRequest) -> Answer:
     if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         return await _classify_form(request)
     body = request.parse(ClassifyBody)
-    options = passed_on(body.extra, request.headers, ClassifyBody.model_fields)
+    fields = {**body.extra, "top_k": body.top_k}
+    options = passed_on(fields, request.headers, ClassifyBody.model_fields)
+    top_k = _top_k(options.pop("top_k", None))
     inputs = body.input if isinstance(body.input, list) else [body.input]
     request.check_count("input", len(inputs))
     images = [_decode(each.image, place) for place, each in enumerate(inputs) if isinstance(each, ImageInput)]
     if images:
         if len(images) < len(inputs):
             raise invalid("field 'input' mixes texts and images; send them in two requests", "input")
-        return await _answer_images(request, body.model, images, options, body.top_k)
+        return await _answer_images(request, body.model, images, options, top_k)
     rows = [TextInput(text=each, pair=None) if isinstance(each, str) else each for each in inputs]
     texts = [each.text for each in rows if isinstance(each, TextInput)]
     pairs = [each.pair for each in rows if isinstance(each, TextInput) and each.pair is not None]
@@ -90,7 +92,7 @@ async def classify(request: ApiRequest) -> Answer:
         raise invalid("field 'input' mixes texts and pairs of texts; send them in two requests", "input")
     target = await request.target(body.model, Use.TEXT_CLASSIFICATION, options.get("task"))
     found = await classify_texts(request, target, texts, pairs or None, "input", options)
-    return await _answer(request, body.model, target, found, body.top_k)
+    return await _answer(request, body.model, target, found, top_k)
 
 
 async def classify_texts(
@@ -114,14 +116,16 @@ async def _classify_form(request: ApiRequest) -> Answer:
     if model is None:
         raise invalid("field 'model' is missing; it is required", "model")
     request.check_count("image", len(files))
-    top_k = _top_k(fields.pop("top_k", None))
     options = passed_on(fields, request.headers, {"model": None, "image": None, "top_k": None})
+    top_k = _top_k(options.pop("top_k", None))
     return await _answer_images(request, model, files, options, top_k)
 
 
-def _top_k(text: str | None) -> int | None:
-    if text is None:
+def _top_k(value: Parameter | None) -> int | None:
+    """Number of labels to return, which is no option of the model: a field, as a number or text, or a header."""
+    if value is None:
         return None
+    text = str(value)
     if not text.isascii() or not text.isdigit() or not int(text[:9]) >= 1:
         raise invalid(f"field 'top_k': expected a number from 1, got '{text[:40]}'", "top_k")
     return int(text[:9])

@@ -35,9 +35,8 @@ class EmbeddingsBody(Body):
 async def embeddings(request: ApiRequest) -> Answer:
     """Embed texts."""
     body = request.parse(EmbeddingsBody)
-    options = passed_on(body.extra, request.headers, EmbeddingsBody.model_fields)
-    if body.dimensions is not None:
-        options["dimensions"] = body.dimensions
+    fields = {**body.extra, "dimensions": body.dimensions}
+    options = passed_on(fields, request.headers, EmbeddingsBody.model_fields)
     target = await request.target(body.model, Use.EMBEDDING, options.get("task"))
     vectors = await embed(request, target, body.input, "input", options)
     rows: list[Any] = list(vectors)

@@ -18,7 +18,7 @@ from tidal_client.transports.grpc_messages import infer_message, response_arrays
 from tidal_gateway.api.answers import Answer, EventStream, dump, event, json_answer
 from tidal_gateway.api.generation import PREFIX_CHARS
 from tidal_gateway.api.kserve_tensors import JSON_LENGTH, add_input, json_data, response_body, split_body
-from tidal_gateway.api.options import header_options
+from tidal_gateway.api.options import with_headers
 from tidal_gateway.api.request import ApiRequest, Target
 from tidal_gateway.errors import Refusal, invalid
 
@@ -118,7 +118,7 @@ async def infer(request: ApiRequest) -> Answer:
     """Send tensors to a model that answers once."""
     head, binary = split_body(request.headers, request.body)
     document = _document(head)
-    parameters = {**_parameters(document.pop("parameters", None)), **header_options(request.headers)}
+    parameters = with_headers(_parameters(document.pop("parameters", None)), request.headers)
     target = await request.target(request.path["model"], task=parameters.get("task"))
     default_binary = parameters.pop(_BINARY_OUTPUT, False) is True
     message = messages.ModelInferRequest(
@@ -195,7 +195,7 @@ async def _generate_message(request: ApiRequest) -> tuple[Target, Any, dict[str,
             inputs[name] = _input(target, name, value)
         else:
             parameters[name] = value
-    parameters = {**_parameters(parameters), **header_options(request.headers)}
+    parameters = with_headers(_parameters(parameters), request.headers)
     message = infer_message(InferRequest(target.name, inputs, None, {}, identifier))
     message.model_version = request.path.get("version", "")
     _set_parameters(message, parameters, target)

@@ -76,12 +76,8 @@ def _kind(value: Any) -> str:
     return {list: "array", str: "string", bool: "boolean", type(None): "null"}.get(type(value), "number")
 
 
-def header_options(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that `x-tidal-` headers name.
-
-    Raises:
-        Refusal: A header names no option.
-    """
+def _header_options(headers: Mapping[str, str]) -> dict[str, str]:
+    """Options that `x-tidal-` headers name."""
     found = {}
     for header, value in headers.items():
         if header.startswith(HEADER_PREFIX):
@@ -122,12 +118,51 @@ def passed_on(
         else:
             known = [*declared, *HEADER_OPTIONS, *(neutral or ())]
             raise invalid(f"unknown field '{name[:_MAX_SHOWN]}': {did_you_mean(name, set(known))}", name[:_MAX_SHOWN])
-    for name, text in header_options(headers).items():
-        if name in options and str(options[name]) != text:
-            shown = text[:_MAX_SHOWN]
-            raise invalid(f"field '{name}' is {options[name]!r} and header '{HEADER_PREFIX}{name}' is '{shown}'", name)
-        options[name] = text
-    return options
+    return with_headers(options, headers)
+
+
+def with_synonym(fields: Mapping[str, Any], name: str, synonym: str, value: object) -> dict[str, Any]:
+    """Return a body's fields with the value of a field that is another name of an option.
+
+    Args:
+        fields: Fields that the API's code does not use itself.
+        name: Name of the option.
+        synonym: Name of the field.
+        value: Value of the field; None: it was not sent.
+
+    Raises:
+        Refusal: The fields have both, with different values.
+    """
+    if value is None:
+        return dict(fields)
+    if fields.get(name) not in (None, value):
+        raise invalid(f"fields '{name}' and '{synonym}' differ; send one of them", synonym)
+    return {**fields, name: value}
+
+
+def with_headers(options: Mapping[str, Parameter], headers: Mapping[str, str]) -> dict[str, Parameter]:
+    """Return the options of a body and of the headers.
+
+    Args:
+        options: Options of the body.
+        headers: Headers by lower-case name.
+
+    Raises:
+        Refusal: A header names no option, or has another value than the body.
+    """
+    found = dict(options)
+    for name, text in _header_options(headers).items():
+        if name in options and _text(options[name]) != text:
+            header = HEADER_PREFIX + name.replace("_", "-")
+            sent, shown = _text(options[name])[:_MAX_SHOWN], text[:_MAX_SHOWN]
+            raise invalid(f"option '{name}' is '{sent}' in the body and '{shown}' in header {header}; send one", name)
+        found[name] = text
+    return found
+
+
+def _text(value: Parameter) -> str:
+    """A value as a header has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _same(value: Any, other: Any) -> bool:

@@ -88,7 +88,8 @@ class ApiRequest:
         """
         model, _, own_task = name.partition("/")
         if task is not None and own_task and task != own_task:
-            raise invalid(f"model '{name[:100]}' has the task '{own_task[:100]}' and the option task another", "task")
+            named, sent = f"model '{name[:100]}' names the task '{own_task[:100]}'", str(task)[:100]
+            raise invalid(f"{named}, and the option task is '{sent}'; send one of them", "task")
         wanted = own_task or ("" if task is None else str(task))
         if not self.allows(model, wanted):
             what = f"{model}/{wanted}" if wanted else model

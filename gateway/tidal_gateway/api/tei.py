@@ -10,7 +10,7 @@ from pydantic import Field, StrictBool, StrictInt, StrictStr
 from tidal_gateway.api.answers import Answer, json_answer
 from tidal_gateway.api.classification import classify_texts, ranked_labels
 from tidal_gateway.api.embeddings import Inputs, embed
-from tidal_gateway.api.options import Body, passed_on
+from tidal_gateway.api.options import Body, passed_on, with_synonym
 from tidal_gateway.api.ranking import descending
 from tidal_gateway.api.request import ApiRequest
 from tidal_gateway.api.reranking import score
@@ -56,11 +56,8 @@ class PredictBody(Body):
 async def tei_embed(request: ApiRequest) -> Answer:
     """Embed texts."""
     body = request.parse(EmbedBody)
-    options = passed_on(body.extra, request.headers, EmbedBody.model_fields, _NEUTRAL)
-    if body.dimensions is not None:
-        options["dimensions"] = body.dimensions
-    if body.prompt_name is not None:
-        options["prompt"] = body.prompt_name
+    fields = with_synonym({**body.extra, "dimensions": body.dimensions}, "prompt", "prompt_name", body.prompt_name)
+    options = passed_on(fields, request.headers, EmbedBody.model_fields, _NEUTRAL)
     default = request.gateway.settings.embedding_model
     target = await request.default_target(body.model, default, Use.EMBEDDING, options.get("task"))
     return json_answer(list(await embed(request, target, body.inputs, "inputs", options)))

@@ -1,4 +1,4 @@
-"""Requests to paths that there are not, and by methods that a path does not have, in the shape of the path's API."""
+"""Refusals of unknown paths, and of methods that a path does not have, in the shape of the path's API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_SHOWN: Final = 200
 
 
 class UnknownRoutes:
-    """Answers what no route answers.
+    """Answers requests that no route answers.
 
     Args:
         routes: All routes.
@@ -48,14 +48,13 @@ class UnknownRoutes:
         return Refusal(404, f"unknown path {shown}: {hint}GET /openapi.json lists all paths", code="unknown_path")
 
     def answer(self, refusal: Refusal, path: str) -> Answer:
-        """Return the answer with a refusal of `refusal`."""
+        """Return the answer to a request that no route answers, in the shape of its path's API."""
         found = error_answer(refusal, self.shape(path))
-        accepted = ", ".join(self.methods(path))
-        allow = [(b"allow", accepted.encode())] if accepted else []
+        allow = [(b"allow", ", ".join(self.methods(path)).encode())] if refusal.status == 405 else []
         return Answer(found.content, found.status, headers=[*found.headers, *allow])
 
     def methods(self, path: str) -> list[str]:
-        """Methods of a path; empty for a path that there is not."""
+        """Methods of a path; empty for an unknown path."""
         return sorted({each.method for each, pattern in self._routes if pattern.fullmatch(path)})
 
     def shape(self, path: str) -> Shape:

@@ -9,22 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
-import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from tidal_gateway.edge.exchange import ABORT_KEY, BROKEN_KEY, WATCH_KEY, Exchange, request_id
+from tidal_gateway.errors import Refusal
 from tidal_gateway.settings import Settings
 
-# By status: code and type of the error, and its sentence.
+# By status: code of the error, and its sentence.
 _REFUSALS: Final = {
-    400: ("invalid_http", "invalid_request_error", "the request is not valid HTTP; send HTTP/1.1"),
-    408: ("timeout", "timeout_error", "the headers of the request did not arrive in time"),
-    431: (
-        "headers_too_large",
-        "invalid_request_error",
-        "the headers of the request are too large; accepted are up to max_header_bytes",
-    ),
-    503: ("too_many_connections", "server_error", "there are too many connections; try again later"),
+    400: ("invalid_http", "the request is not valid HTTP; send HTTP/1.1"),
+    408: ("timeout", "the headers of the request did not arrive in time"),
+    431: ("headers_too_large", "the headers of the request are too large; accepted are up to max_header_bytes"),
+    503: ("too_many_connections", "there are too many connections; try again later"),
 }
 # Requests that may wait behind one that is being answered while the connection is read, which alone detects its end.
 _MAX_WAITING: Final = 16
@@ -53,10 +49,12 @@ class Shared:
 
     Attributes:
         limits: Limits of connections.
+        refused: Returns status, headers and body of the answer to a request to a path, in the shape of the path's API.
         record: Counts and logs a request that was answered here.
     """
 
     limits: ConnectionLimits
+    refused: Callable[[Refusal, str], tuple[int, dict[str, str], bytes]]
     record: Callable[[Exchange], None]
 
 
@@ -262,19 +260,19 @@ class LimitedProtocol(HttpToolsProtocol):
     def _send_refusal(self, status: int) -> None:
         if self.transport.is_closing():
             return
-        code, kind, message = _REFUSALS[status]
+        code, message = _REFUSALS[status]
         exchange = self._exchange()
-        exchange.status, exchange.code, exchange.finished = status, code, True
-        content = orjson.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
-        headers = {
-            "content-type": "application/json",
+        refusal = Refusal(status, message, code=code, retry_after_s=1 if status == 503 else None)
+        # Where the path is not known, it is empty.
+        exchange.status, headers, content = self.shared.refused(refusal, exchange.path)
+        exchange.code, exchange.finished = code, True
+        headers |= {
             "content-length": str(len(content)),
             "x-request-id": exchange.request_id,
             "connection": "close",
-            **({"retry-after": "1"} if status == 503 else {}),
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self.transport.write(STATUS_LINE[status] + lines.encode() + b"\r\n" + content)
+        self.transport.write(STATUS_LINE[exchange.status] + lines.encode() + b"\r\n" + content)
         self.transport.close()
         self.shared.record(exchange)
 

@@ -50,7 +50,7 @@ class Certificates:
         try:
             self._current = self._new_context()
         except InvalidArgument as error:
-            _log.error("the certificates of before stay in use: %s", error)
+            _log.error("the previous certificates stay in use: %s", error)
         else:
             _log.info("the certificates were read again: %s", self._cert)
 

@@ -122,7 +122,7 @@ class KeyStore:
         try:
             self._keys = {each.id: each for each in read_keys(self._path).keys}
         except InvalidArgument as error:
-            _log.error("the keys of before stay in use: %s", error)
+            _log.error("the previous keys stay in use: %s", error)
         else:
             _log.info("%s was read again: %d keys", self._path, len(self._keys))
         return True

@@ -86,7 +86,7 @@ def visible(found: Frame, allows: Allows, *, restricted: bool) -> Frame:
 
 
 def values_only(found: Frame) -> Frame:
-    """Return what charts need of a frame of before."""
+    """Return what charts need of an earlier frame."""
     return {
         "time": found["time"],
         "models": [{key: each[key] for key in ("name", "values")} for each in found["models"]],

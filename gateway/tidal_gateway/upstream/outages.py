@@ -118,7 +118,7 @@ class Outages:
         scope = None if failure.whole_server else model
         latest = self._latest.get(scope)
         if latest is not None and latest.ended is None:
-            # A trial that failed; a call of before changes nothing.
+            # A trial that failed; an earlier call changes nothing.
             if sent > latest.since and now >= latest.tried:
                 latest.pause_s = min(MAX_PAUSE_S, latest.pause_s * 2)
                 latest.tried, latest.trying = now + latest.pause_s, False

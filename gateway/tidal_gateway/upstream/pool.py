@@ -34,10 +34,10 @@ class Pool:
     Args:
         servers: ``host:port`` of each gRPC endpoint, with that of the status endpoint or None.
         lanes: Bounds of the outstanding requests of each model.
-        retry_ratio: Largest number of retries per request, apart from first ones after a process died.
+        retry_ratio: Largest number of retries per request, apart from the first one after each outage.
     """
 
-    def __init__(self, servers: Sequence[tuple[str, str | None]], lanes: Lanes, *, retry_ratio: float = 0.1) -> None:
+    def __init__(self, servers: Sequence[tuple[str, str | None]], lanes: Lanes, retry_ratio: float) -> None:
         self._available = asyncio.Event()
         self.servers = [Server(address, status, self._changed) for address, status in servers]
         self.lanes = lanes
