@@ -14,6 +14,7 @@ import typer
 
 from benchmarks.gateway import free_engine, models, proxies
 from benchmarks.gateway.http_load import Request
+from benchmarks.gateway.loops import measure_loops
 from benchmarks.gateway.measure import (
     CONCURRENCIES,
     DIRECT,
@@ -47,7 +48,7 @@ _LONG = 3000
 
 
 def main(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter rounds: two minutes, not six.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter rounds: three minutes, not eight.")] = False,
     json: Annotated[
         Path | None, typer.Option(help="Write results here, tables (.txt) and plot (.png) beside it.")
     ] = None,
@@ -90,7 +91,7 @@ def measure_cost(report: Report, engine: str, openai: str, size: Size) -> None:
         for use, request in requests.items():
             progress(f"requests per second of processor time: {use}")
             for concurrency in CONCURRENCIES:
-                found = [cost(gateway, request, concurrency, size.seconds) for _ in range(max(2, size.rounds // 3))]
+                found = [cost(gateway, request, concurrency, size.seconds) for _ in range(size.loop_rounds)]
                 costs[use][str(concurrency)] = [each.per_cpu_second for each in found]
                 rates[use][str(concurrency)] = [each.load.per_second for each in found]
         compared = {GATEWAY: gateway}
@@ -119,7 +120,7 @@ def measure_cost(report: Report, engine: str, openai: str, size: Size) -> None:
 
 
 def measure_served(report: Report, served: Served, size: Size) -> None:
-    """Measure latency and streams against Triton's own HTTP, and what survives.
+    """Measure latency, requests per second and streams against Triton's own HTTP, and what survives.
 
     Args:
         report: Report to add to.
@@ -128,11 +129,13 @@ def measure_served(report: Report, served: Served, size: Size) -> None:
     """
     direct = str(served.report["http"])
     with proxies.gateway("--server", upstream(served), "--timeout-s", "120") as gateway:
+        uses = unary(gateway, direct)
         lone: dict[str, dict[str, list[float]]] = {}
-        for use, requests in unary(gateway, direct).items():
+        for use, requests in uses.items():
             progress(f"lone requests: {use}")
             lone_latency(requests, Size(1, 20, 0, 0, 0, 0))  # warms up
             lone[use] = lone_latency(requests, size)
+        measure_loops(report, uses, gateway.cpu_seconds, partial(proxies.cpu_seconds_of, served.process.pid), size)
         found: dict[str, dict[str, list[float]]] = {PACED: {}, SATURATED: {}}
         for case, pause_ms in ((PACED, 1000 // TOKENS_PER_SECOND), (SATURATED, 0)):
             progress(f"{STREAMS} streams, {case}")

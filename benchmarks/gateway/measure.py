@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.gateway import free_engine, models
@@ -38,6 +38,11 @@ class Size:
     kills: int
     disconnects: int
 
+    @property
+    def loop_rounds(self) -> int:
+        """Rounds of the closed loops, which last longer."""
+        return max(2, self.rounds // 3)
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -50,6 +55,11 @@ class Cost:
 
     load: LoadResult
     per_cpu_second: float
+
+
+def in_turns(systems: Iterable[str], turn: int) -> list[str]:
+    """Return the systems in the order of a round, which is reversed in every second one."""
+    return list(systems)[:: -1 if turn % 2 else 1]
 
 
 def unary(proxy: Proxy, direct: str) -> dict[str, dict[str, Request]]:
@@ -89,7 +99,7 @@ async def _lone_latency(requests: Mapping[str, Request], size: Size) -> dict[str
     connections = {name: await Connection.open(each.address) for name, each in requests.items()}
     rounds: dict[str, list[float]] = {name: [] for name in requests}
     for turn in range(size.rounds):
-        names = list(requests) if turn % 2 == 0 else list(requests)[::-1]
+        names = in_turns(requests, turn)
         latencies: dict[str, list[float]] = {name: [] for name in names}
         # One request of each in turns, so that both find the machine in the same state.
         for _ in range(size.lone):
@@ -132,7 +142,7 @@ def compare(proxies: Mapping[str, Proxy], size: Size, concurrency: int) -> dict[
     for proxy in proxies.values():
         cost(proxy, free_requests(proxy)["embedding"], concurrency, 0.5)
     for turn in range(size.rounds):
-        for name in list(proxies) if turn % 2 == 0 else list(proxies)[::-1]:
+        for name in in_turns(proxies, turn):
             found = cost(proxies[name], free_requests(proxies[name])["embedding"], concurrency, size.seconds)
             if found.load.failed:
                 raise RuntimeError(f"{found.load.failed} requests to {name} failed")

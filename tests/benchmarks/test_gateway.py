@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,11 +19,26 @@ import pytest
 from benchmarks.gateway import __main__ as benchmark
 from benchmarks.gateway import free_engine, proxies
 from benchmarks.gateway.http_load import Connection, Request, closed_loop, percentile
-from benchmarks.gateway.measure import DIRECT, GATEWAY, LITELLM, cost, free_requests, tokens_per_second
+from benchmarks.gateway.loops import compare_loops, measure_loops
+from benchmarks.gateway.measure import (
+    CONCURRENCIES,
+    DIRECT,
+    GATEWAY,
+    LITELLM,
+    Size,
+    cost,
+    free_requests,
+    tokens_per_second,
+    unary,
+)
 from benchmarks.gateway.plot import plot
-from benchmarks.gateway.survival import SteadyLoad, disconnect
+from benchmarks.gateway.survival import SteadyLoad, disconnect, upstream
 from benchmarks.plots import style
 from benchmarks.report import Report
+from testing.serving import serving
+from tests.gateway.conftest import write_doubles
+
+TINY = Size(rounds=1, lone=1, seconds=0.3, tokens=1, kills=0, disconnects=0)
 
 
 @contextmanager
@@ -108,6 +126,50 @@ def test_the_gateway_before_the_free_engine() -> None:
                 assert len(row["embedding"]) == free_engine.DIMENSIONS
             assert gateway.gateway.post(request.path, request.body).status_code == 401
             assert 0 < cost(gateway, request, 4, 1.0).per_cpu_second < 100_000
+
+
+def test_processor_time_of_a_loop_is_per_request() -> None:
+    with free_engine.answering() as (_, openai):
+        request = Request(openai, "/v1/embeddings", {})
+        gateway_s, server_s = itertools.count(0.0, 0.2), itertools.count(0.0, 0.3)
+        found = compare_loops(
+            {GATEWAY: request, DIRECT: request}, lambda: next(gateway_s), lambda: next(server_s), 2, TINY
+        )
+    assert list(found) == [GATEWAY, DIRECT]
+    for rounds in found.values():
+        assert [len(each) for each in rounds.values()] == [TINY.loop_rounds] * 3
+        for per_second, gateway_ms, server_ms in zip(*rounds.values(), strict=True):
+            assert gateway_ms == pytest.approx(200 / (per_second * TINY.seconds), rel=0.3)
+            assert server_ms == pytest.approx(gateway_ms * 1.5)
+
+
+@pytest.mark.server
+def test_loops_through_the_gateway_and_directly(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "runtime").mkdir()
+    write_doubles(tmp_path / "models", tmp_path / "log", ["intent", "embedder"])
+    report = Report("gateway", quick=True)
+    with (
+        serving(tmp_path / "models", tmp_path / "runtime", "--exit-timeout", "3") as served,
+        proxies.gateway("--server", upstream(served)) as gateway,
+    ):
+        requests = unary(gateway, str(served.report["http"]))
+        server_cpu = partial(proxies.cpu_seconds_of, served.process.pid)
+        measure_loops(report, requests, gateway.cpu_seconds, server_cpu, TINY)
+        absent = replace(requests["embedding"][DIRECT], path="/v2/models/absent/infer")
+        with pytest.raises(RuntimeError, match=f"requests to {DIRECT} failed"):
+            compare_loops({DIRECT: absent}, gateway.cpu_seconds, server_cpu, 1, TINY)
+    found = json.loads(json.dumps(report.document()))["measured"]["closed_loops"]
+    assert found.keys() == {"classification", "embedding"}
+    for loops in found.values():
+        assert list(loops) == [str(each) for each in CONCURRENCIES]
+        for systems in loops.values():
+            assert min(systems[GATEWAY]["gateway_cpu_ms"]) > max(systems[DIRECT]["gateway_cpu_ms"])
+            for rounds in systems.values():
+                assert min(rounds["per_second"]) > 10
+                assert 0 < min(rounds["server_cpu_ms"]) < 1000
+    (table,) = report.tables
+    assert table.row_count == len(found) * len(CONCURRENCIES)
 
 
 def test_claims_are_medians_of_the_rounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -35,6 +35,11 @@ def load(name: str, kind: str) -> dict[str, Any]:
     return found
 
 
+def gateway_flags(container: dict[str, Any]) -> dict[str, Any]:
+    """Settings that a container gives to `tidal gateway`."""
+    return {name: value for name, value in accepts(container["args"]).items() if name in Settings.model_fields}
+
+
 @pytest.fixture(scope="module")
 def deployment() -> dict[str, Any]:
     return load("serving", "Deployment")
@@ -111,7 +116,7 @@ def test_the_gateway_needs_keys_and_reaches_the_server(
     pod: dict[str, Any], containers: dict[str, Any], tmp_path: Path
 ) -> None:
     gateway, served = containers["gateway"], accepts(containers["triton"]["args"])
-    given = {name: value for name, value in accepts(gateway["args"]).items() if name in Settings.model_fields}
+    given = gateway_flags(gateway)
     keys = given.pop("keys")
     with pytest.raises(InvalidArgument, match="there are no keys"):
         read_settings(given, {}, None)
@@ -210,7 +215,6 @@ def test_the_ingress_leads_to_inference_alone() -> None:
     found: dict[str, list[tuple[str, str]]] = {}
     for ingress in documents(f"{FOLDER}/ingress.yaml"):
         hosts = [host for tls in ingress["spec"]["tls"] for host in tls["hosts"]]
-        assert ingress["metadata"]["annotations"]["nginx.ingress.kubernetes.io/proxy-body-size"] == "4m"
         for rule in ingress["spec"]["rules"]:
             assert rule["host"] in hosts
             for path in rule["http"]["paths"]:
@@ -225,6 +229,28 @@ def test_the_ingress_leads_to_inference_alone() -> None:
     assert {"ModelInfer", "ModelStreamInfer"} <= methods
     assert methods <= set(dir(GRPCInferenceServiceServicer))
     assert not any(re.search("Repository|SharedMemory|Trace|Log", method) for method in methods)
+
+
+def test_each_ingress_limits_bodies_and_waits_for_answers(containers: dict[str, Any]) -> None:
+    ingresses = {
+        ingress["metadata"]["name"]: {
+            name.removeprefix("nginx.ingress.kubernetes.io/"): value
+            for name, value in ingress["metadata"]["annotations"].items()
+        }
+        for ingress in documents(f"{FOLDER}/ingress.yaml")
+    }
+    openai = ingresses.pop("tidal-openai")
+    assert {each["proxy-body-size"] for each in ingresses.values()} == {"4m"}
+    gateway = read_settings({**gateway_flags(containers["gateway"]), "keys": None, "open": True}, {}, None)
+    assert openai["proxy-body-size"] == f"{gateway.max_body_bytes >> 20}m"
+    assert int(openai["proxy-read-timeout"]) > gateway.timeout_s
+    # A body takes up to 55 times its size in memory while it is read; the gateway itself takes less than half a GiB.
+    assert containers["gateway"]["resources"]["limits"]["memory"] == "1Gi"
+    assert 55 * gateway.max_body_bytes < 1 << 29
+    page = (ROOT / "docs/how-to/run-behind-nginx.md").read_text()
+    on_page = dict(re.findall(r"^ *(client_max_body_size|proxy_read_timeout) (\d+)\w;$", page, re.MULTILINE))
+    assert int(on_page["client_max_body_size"]) << 20 == read_settings({"open": True}, {}, None).max_body_bytes
+    assert on_page["proxy_read_timeout"] == openai["proxy-read-timeout"]
 
 
 def test_the_autoscaler_scales_on_the_recorded_series(deployment: dict[str, Any]) -> None:
