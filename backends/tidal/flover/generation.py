@@ -11,6 +11,7 @@ import torch
 from tidal.flover.beams import BeamGroup
 from tidal.flover.memory.slots import SlotCopy
 from tidal.flover.policies import Schedulable
+from tidal.flover.policies.prefixes import start_of
 from tidal.flover.responses import FinishReason, FloverResponse, ResponsePart
 from tidal.flover.sampling import IntArray, Sampler, TokenLogprobs
 from tidal.flover.tasks.adapter import LoraAdapter
@@ -37,6 +38,7 @@ class Generation(Schedulable):
         min_tokens: Number of tokens before which stop strings do not end the text.
         top_logprobs: Number of most likely tokens to record with each token; None: no log probabilities.
         echo: Text of the prompt, which the text begins with.
+        prompt_start: Start of `prompt_ids`, see `start_of`.
         cached_tokens: Number of prompt tokens whose keys and values were not computed again.
         admitted: Whether its slots are allocated.
         prefilled: Number of prompt tokens whose keys and values are in the cache.
@@ -59,6 +61,7 @@ class Generation(Schedulable):
     min_tokens: int = field(default=0, kw_only=True)
     top_logprobs: int | None = field(default=None, kw_only=True)
     echo: str = field(default="", kw_only=True)
+    prompt_start: bytes = field(init=False)
     cached_tokens: int = field(default=0, init=False)
     admitted: bool = field(default=False, init=False)
     prefilled: int = field(default=0, init=False)
@@ -73,6 +76,7 @@ class Generation(Schedulable):
 
     def __post_init__(self) -> None:
         self._unsent_text = self.echo
+        self.prompt_start = start_of(self.prompt_ids)
 
     @property
     def request(self) -> StreamedRequest:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from tidal.flover.generation import Generation
 
-# A cancellation check is a call to the server process. Generations with slots are checked in each round, waiting ones
-# at this interval.
-_WAITING_CHECK_INTERVAL_S = 0.25
+# A cancellation check is a call to the server process. Generations with slots are checked after an iteration, but not
+# more often than at the first interval, which is long beside the steps of a small model; waiting ones at the second.
+_CHECK_INTERVAL_S, _WAITING_CHECK_INTERVAL_S = 0.02, 0.25
 # Share of the time spent on sending. A part costs this process, the server and the client much the same for one token
 # as for several; with many generations on few cores that is as much as a token's share of the decode step.
 _SEND_SHARE = 0.1
@@ -38,7 +38,7 @@ class Responder:
     """Sends the parts of generations, and detects which of their clients have cancelled.
 
     The first token of a text and its end are sent at once. Tokens in between are sent as one part when sending is due:
-    the fewer generations run, the fewer tokens are in a part. Cancellations are checked after each iteration.
+    the fewer generations run, the fewer tokens are in a part. Cancellations are checked after iterations.
 
     Args:
         max_delay_s: Longest time in seconds that a token is delayed to be sent with later ones.
@@ -50,7 +50,7 @@ class Responder:
         self._urgent: dict[Generation, None] = {}
         self._delayed: dict[Generation, None] = {}
         self._open: Sequence[Generation] = ()
-        self._checked_waiting_at = 0.0
+        self._checked_at = self._checked_waiting_at = 0.0
         self._closing = False
 
     def send(self, generation: Generation) -> None:
@@ -109,6 +109,9 @@ class Responder:
 
     def _check_cancelled(self, generations: Sequence[Generation]) -> None:
         now = time.monotonic()
+        if now - self._checked_at < _CHECK_INTERVAL_S:
+            return
+        self._checked_at = now
         with_waiting = now - self._checked_waiting_at > _WAITING_CHECK_INTERVAL_S
         if with_waiting:
             self._checked_waiting_at = now

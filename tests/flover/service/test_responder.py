@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from testing.waiting import until
 from tests.flover.service.running import FakePrompt, make_parser, write_tokenizer
+from tidal.flover import responder
 from tidal.flover.generation import Generation
 from tidal.flover.responder import Responder, SendPacer
 
@@ -114,3 +116,33 @@ def test_tokens_and_the_end_are_sent_once_if_they_were_queued_twice(tmp_path: Pa
     assert request.answers == 1
     assert [part["token_ids"].tolist() for part in request.parts] == [[1, 2]]
     assert request.wait()["token_ids"].tolist() == [1, 2]
+
+
+class Checked:
+    """In place of a generation with slots, its response and its request: counts how often it is checked."""
+
+    admitted, cancelled = True, False
+
+    def __init__(self) -> None:
+        self.response, self.checks, self.left = self, 0, False
+        self.request = SimpleNamespace(cancelled=self.check)
+
+    def check(self) -> bool:
+        self.checks += 1
+        return self.left
+
+
+def test_cancellations_are_checked_after_iterations_but_not_after_each_of_many_short_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, each = 100.0, Checked()
+    monkeypatch.setattr(responder.time, "monotonic", lambda: now)
+    checking = Responder(1.0)
+    for number in range(100):  # of 3.9 ms each, so that every sixth ends behind the interval
+        now = 100.0 + number / 256
+        checking._check_cancelled([cast(Any, each)])
+    assert each.checks == 17
+    each.left = True
+    now += 0.02
+    checking._check_cancelled([cast(Any, each)])
+    assert each.cancelled

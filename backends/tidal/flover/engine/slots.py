@@ -238,7 +238,8 @@ class GenerationSlots:
         held = self._contents.of(slot)
         if held is None or owner.number:
             return 0
-        return held.common(owner.generation.prompt_ids, owner.generation.task)
+        generation = owner.generation
+        return held.common(generation.prompt_ids, generation.prompt_start, generation.task)
 
     def _source(self, item: Generation) -> tuple[int, int]:
         """The slot with the longest prefix of a prompt, and its number of tokens; 0 if a copy would not pay."""
@@ -249,7 +250,8 @@ class GenerationSlots:
         for slot in self._contents.tokens():
             found = max(found, (slot, self._common(slot, wanted)), key=_tokens)
         for other, owners in self._owners.items():
-            if other is not item and other.task is item.task:
+            alike = other.prompt_start == item.prompt_start or other.prompt_tokens < LEAST_REUSED
+            if alike and other is not item and other.task is item.task:
                 found = max(found, (self._table.slot(owners[0]), _common_held(owners[0], item)), key=_tokens)
         slot, common = found
         tokens = min(common, item.prompt_tokens - 1)

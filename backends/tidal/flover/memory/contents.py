@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidal.flover.memory.slots import SlotMove
-from tidal.flover.policies.prefixes import IntArray, common_prefix
+from tidal.flover.policies.prefixes import LEAST_REUSED, IntArray, common_prefix, start_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,14 +16,24 @@ class HeldTokens:
 
     Attributes:
         ids: Token ids, [tokens] int64, at least one.
+        start: Their start, see `start_of`.
         task: Reference to the task of the sequence, which may be unloaded; None for the base model.
     """
 
     ids: IntArray
+    start: bytes
     task: weakref.ref[object] | None
 
-    def common(self, ids: IntArray, task: object | None) -> int:
-        """Number of tokens that a prompt of a task begins with; 0 for another task."""
+    def common(self, ids: IntArray, start: bytes, task: object | None) -> int:
+        """Number of tokens that a prompt of a task begins with; 0 for another task, and for too few of many to reuse.
+
+        Args:
+            ids: Token ids of the prompt, [tokens] int64.
+            start: Their start, see `start_of`: most slots hold other tokens, and need no comparison of all.
+            task: Task of the prompt; None for the base model.
+        """
+        if start != self.start and len(self.ids) >= LEAST_REUSED:
+            return 0
         own = None if self.task is None else self.task()
         if own is not task or (task is None and self.task is not None):
             return 0
@@ -56,7 +66,8 @@ class SlotContents:
 
     def keep(self, slot: int, ids: IntArray, task: object | None) -> None:
         """Record what a slot holds that becomes free; nothing if `ids` is empty."""
-        self._held[slot] = HeldTokens(ids, None if task is None else weakref.ref(task)) if len(ids) else None
+        reference = None if task is None else weakref.ref(task)
+        self._held[slot] = HeldTokens(ids, start_of(ids), reference) if len(ids) else None
         self.touch(slot)
 
     def touch(self, slot: int) -> None:

@@ -84,3 +84,12 @@ def common_prefix(first: IntArray, second: IntArray) -> int:
     count = min(len(first), len(second))
     different = first[:count] != second[:count]
     return int(different.argmax()) if different.any() else count
+
+
+def start_of(ids: IntArray) -> bytes:
+    """Return the first `LEAST_REUSED` tokens: sequences that differ there share too few for a copy.
+
+    Args:
+        ids: Token ids, [tokens] int64.
+    """
+    return ids[:LEAST_REUSED].tobytes()
