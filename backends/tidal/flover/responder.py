@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from tidal.flover.generation import Generation
 
-# A cancellation check is a call to the server process. Generations with slots are checked after an iteration, but not
-# more often than at the first interval, which is long beside the steps of a small model; waiting ones at the second.
+# A cancellation check is a call to the server process. Generations with slots are checked at the first interval: after
+# every step of a large model, and after some of a small one. Waiting ones are checked at the second.
 _CHECK_INTERVAL_S, _WAITING_CHECK_INTERVAL_S = 0.02, 0.25
 # Share of the time spent on sending. A part costs this process, the server and the client much the same for one token
 # as for several; with many generations on few cores that is as much as a token's share of the decode step.
@@ -50,7 +50,7 @@ class Responder:
         self._urgent: dict[Generation, None] = {}
         self._delayed: dict[Generation, None] = {}
         self._open: Sequence[Generation] = ()
-        self._checked_at = self._checked_waiting_at = 0.0
+        self._check_at = self._checked_waiting_at = 0.0
         self._closing = False
 
     def send(self, generation: Generation) -> None:
@@ -66,14 +66,15 @@ class Responder:
                 self._delayed[generation] = None
 
     def iteration_ended(self, generations: Sequence[Generation]) -> None:
-        """Start a round of cancellation checks.
+        """Start a round of cancellation checks, once its time has come.
 
         Args:
             generations: All waiting and running generations.
         """
         with self._changed:
+            if not self._open:  # else the thread waits for its time
+                self._changed.notify()
             self._open = generations
-            self._changed.notify()
 
     def close(self) -> None:
         """Let the thread end once everything is sent."""
@@ -85,15 +86,18 @@ class Responder:
         """Run rounds of checks and sending until `close`."""
         while True:
             with self._changed:
-                while not (self._urgent or self._open or self._closing or self._is_due()):
-                    self._changed.wait(self._pacer.due - time.monotonic() if self._delayed else None)
+                while not (self._urgent or self._closing or self._is_due() or self._check_is_due()):
+                    self._changed.wait(self._wait_s())
                 if self._closing and not (self._urgent or self._delayed):
                     return
                 urgent, self._urgent = self._urgent, {}
                 delayed: dict[Generation, None] = {}
                 if self._closing or self._is_due():
                     delayed, self._delayed = self._delayed, {}
-                opened, self._open = self._open, ()
+                opened: Sequence[Generation] = ()
+                if self._check_is_due():
+                    opened, self._open = self._open, ()
+                    self._check_at = time.monotonic() + _CHECK_INTERVAL_S
             # Check first: a cancelled generation occupies slots that others wait for.
             self._check_cancelled(opened)
             for generation in urgent:
@@ -107,11 +111,16 @@ class Responder:
     def _is_due(self) -> bool:
         return bool(self._delayed) and time.monotonic() >= self._pacer.due
 
+    def _check_is_due(self) -> bool:
+        return bool(self._open) and time.monotonic() >= self._check_at
+
+    def _wait_s(self) -> float | None:
+        """Seconds until tokens or a check are due; None where neither waits."""
+        times = [*([self._pacer.due] if self._delayed else []), *([self._check_at] if self._open else [])]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
     def _check_cancelled(self, generations: Sequence[Generation]) -> None:
         now = time.monotonic()
-        if now - self._checked_at < _CHECK_INTERVAL_S:
-            return
-        self._checked_at = now
         with_waiting = now - self._checked_waiting_at > _WAITING_CHECK_INTERVAL_S
         if with_waiting:
             self._checked_waiting_at = now

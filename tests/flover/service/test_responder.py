@@ -132,17 +132,21 @@ class Checked:
         return self.left
 
 
-def test_cancellations_are_checked_after_iterations_but_not_after_each_of_many_short_ones(
+def test_cancellations_are_checked_between_steps_but_not_after_each_of_many_short_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now, each = 100.0, Checked()
-    monkeypatch.setattr(responder.time, "monotonic", lambda: now)
-    checking = Responder(1.0)
-    for number in range(100):  # of 3.9 ms each, so that every sixth ends behind the interval
-        now = 100.0 + number / 256
-        checking._check_cancelled([cast(Any, each)])
-    assert each.checks == 17
-    each.left = True
-    now += 0.02
-    checking._check_cancelled([cast(Any, each)])
-    assert each.cancelled
+    monkeypatch.setattr(responder, "_CHECK_INTERVAL_S", 3600.0)
+    first, other = Checked(), Checked()
+    with responding(1.0) as checking:
+        checking.iteration_ended([cast(Any, first)])
+        assert until(lambda: checking._check_at > 0 and first.checks == 1)
+        other.left = True
+        for _ in range(100):
+            checking.iteration_ended([cast(Any, other)])
+        time.sleep(0.05)  # in which a thread that does not wait would check
+        assert other.checks == 0
+        with checking._changed:  # an hour later
+            checking._check_at = 0.0
+            checking._changed.notify()
+        assert until(lambda: other.cancelled)  # without a further iteration
+    assert (first.checks, other.checks) == (1, 1)
