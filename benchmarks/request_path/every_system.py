@@ -1,4 +1,7 @@
-"""All five systems with engines that cost next to nothing, beside an earlier commit of the project if there is one."""
+"""All five systems with engines that cost next to nothing, beside an earlier commit of the project if there is one.
+
+Arlo is measured in both placements.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ COMPARED = 64
 #: Systems by the names of their models.
 SYSTEMS = {
     models.ARLO: "arlo",
+    models.PARTITIONED: "arlo partitioned",
     models.TABI: "tabi",
     models.PETS: "pets",
     models.OTAS: "otas",
@@ -58,5 +62,5 @@ def measure(
         if flames is not None:
             for name, server in servers.items():
                 progress(f"{system}: flame graph, {name}")
-                flame.record(bench, Side(server, make), flames / f"{system}_{name}.svg")
+                flame.record(bench, Side(server, make), flames / f"{system.replace(' ', '_')}_{name}.svg")
     return found

@@ -17,7 +17,8 @@ from testing.decoders import write_decoder
 from testing.models import make_tiny_classifier
 from testing.tiny_vision import write_source
 
-ARLO, TABI, PETS, OTAS, FLOVER = "free_arlo", "free_tabi", "free_pets", "free_otas", "free_flover"
+ARLO, PARTITIONED, TABI = "free_arlo", "free_partitioned", "free_tabi"
+PETS, OTAS, FLOVER = "free_pets", "free_otas", "free_flover"
 TASK = "task"
 #: Number of generations that the decoder runs concurrently: as many as are measured.
 STREAMS = 128
@@ -66,6 +67,14 @@ def build(sources: Path, folder: Path, python: str = sys.executable) -> Path:
     runtimes = {"precision": "fp32", "form": "dynamic", "lengths": [LONGEST], "max_batch": 64, "threads": 1}
     specs: dict[str, dict[str, Any]] = {
         ARLO: {"kind": "arlo", "model": str(sources / "classifier"), "contexts": 1, **runtimes},
+        PARTITIONED: {
+            "kind": "arlo",
+            "model": str(sources / "classifier"),
+            "placement": "partitioned",
+            **runtimes,
+            "form": "static",
+            "lengths": [32, LONGEST],
+        },
         TABI: {
             "kind": "tabi",
             "levels": [{"name": name, "model": str(sources / name)} for name in _LEVELS],

@@ -56,7 +56,7 @@ def _systems(axes: Any, systems: Mapping[str, Mapping[str, Mapping[str, Any]]]) 
         places = [place - 0.4 + (number + 0.5) * width for place, _ in shown]
         rounds = [[cell["per_second"] for cell in every] for _, every in shown]
         style.bars(axes, places, rounds, width, colour)
-    axes.set_xticks(range(len(systems)), list(systems))
+    axes.set_xticks(range(len(systems)), [name.replace(" ", "\n") for name in systems])
     title = "tiny models of all systems, 64 in flight (higher is better)"
     axes.set(ylabel="requests (flover: parts) per second", title=title)
     colours = style.colours(sides, ["tidal"])
