@@ -11,8 +11,8 @@ from benchmarks.request_path.measure import RequestPathCell, measure
 from benchmarks.request_path.systems import MakeRequests
 from tidal.server.child import RunningServer
 
-# Seeds of searched texts are above those of measured ones.
-_SEARCHED = 1_000_000
+# Seeds of texts of the search and of warm-ups are above those of measured ones.
+_SEARCHED, _WARM_UP = 1_000_000, 2_000_000
 _WARM_S = 0.6
 
 
@@ -54,6 +54,9 @@ class Bench:
             sides: Compared models by name.
             concurrency: Number of requests in flight.
         """
+        for side in sides.values():
+            # An engine compiles for each length that it has not seen, and the search has warmed one of the sides.
+            self.measure(side, concurrency, seed=_WARM_UP + concurrency, seconds=self.seconds / 2)
         cells: dict[str, list[RequestPathCell]] = {name: [] for name in sides}
         for turn in range(self.rounds):
             for name in sides if turn % 2 == 0 else reversed(list(sides)):

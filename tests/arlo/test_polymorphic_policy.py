@@ -248,6 +248,7 @@ class TestLanes:
         policy.submit(ArloQuery(20, 0.0))
         wide = policy.next_batch(0.0)
         assert wide is not None
+        assert wide.alone
         policy.submit(ArloQuery(20, 0.001))
         policy.submit(ArloQuery(20, 0.001))
         assert policy.next_batch(0.001) is None
@@ -259,6 +260,8 @@ class TestLanes:
         second = policy.next_batch(0.011)
         assert second is not None
         assert second.lane == 2
+        assert not first.alone
+        assert not second.alone
         assert policy.next_batch(0.011) is None
 
     def test_lanes_slower_than_their_profile_are_avoided_and_tried_again(self) -> None:

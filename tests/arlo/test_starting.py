@@ -28,8 +28,8 @@ MAX_BATCH = 4
 class Request(FakeRequest):
     """A request for one query, whose logits are its id and length."""
 
-    def __init__(self, number: int = 7, length: int = 5) -> None:
-        super().__init__({"input_ids": np.full((1, length), number)}, wanted=OUTPUTS)
+    def __init__(self, number: int = 7, length: int = 5, latency_ms: float | None = None) -> None:
+        super().__init__({"input_ids": np.full((1, length), number)}, wanted=OUTPUTS, latency_ms=latency_ms)
         self.expected = [number, length]
 
 
@@ -123,6 +123,19 @@ def test_a_long_batch_is_answered_by_a_worker(tmp_path: Path, engine: Engine, fa
     service.submit([request])
     assert answered([request])
     assert threading.current_thread() not in engine.threads
+    service.close(10)
+
+
+def test_a_batch_that_runs_alone_is_answered_by_the_submitting_thread_unless_queries_have_deadlines(
+    tmp_path: Path, engine: Engine, failures: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidal.arlo.service._ALONE_S", 60.0)  # the thread is not interrupted for so long
+    service = make_service(tmp_path, engine, 10.0, failures)
+    for latency_ms, here in ((None, True), (60_000.0, False), (None, False)):
+        request = Request(latency_ms=latency_ms)
+        service.submit([request])
+        assert answered([request])
+        assert (engine.threads[-1] is threading.current_thread()) == here
     service.close(10)
 
 

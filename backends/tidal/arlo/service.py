@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -37,6 +38,10 @@ _HERE_S = 1e-3
 _HERE_PER_ROW_S = 0.3e-3
 _SHORT_S = 1e-3
 _SHORT_PER_ROW_S = 0.1e-3
+# Both while a batch runs alone: a later arrival could not start before it has ended. Deadlines count from the time at
+# which the service sees a query, so there is no such wait for so many seconds after a query with a deadline.
+_ALONE_S = 25e-3
+_WITHOUT_DEADLINES_S = 10.0
 
 
 class ArloService:
@@ -80,6 +85,7 @@ class ArloService:
         self._rows = RowBuilder(self._answer_builder, tokenizer, cutter, self._metrics)
         self._execution = BatchExecution(manifest, runner, self._answer_builder, self._metrics)
         self._starts_here = replied is None and self._execution.starts
+        self._last_deadline = -math.inf  # arrival of the last query with a deadline
         self._failures = [0] * len(manifest.runtimes)  # consecutive, by runtime
         # `with` on a lock runs no Python, on a condition it does.
         self._lock = threading.RLock()
@@ -96,7 +102,8 @@ class ArloService:
         """Tokenise requests and queue their rows; invalid requests are answered here.
 
         If a lane is free, its engine is started here, since waking a thread takes as long as a short text. This thread
-        also waits for batches that are expected to end soon, for a bounded time; workers wait for all others.
+        also waits for batches that are expected to end soon, for a bounded time; workers wait for all others. It waits
+        longer for a batch that runs alone, unless a query had a deadline lately.
         """
         self._accept(self._rows.tokenise(requests))
 
@@ -127,11 +134,13 @@ class ArloService:
             now: Time of its decision, by `time.monotonic()`, in seconds.
             arrived: Number of rows that arrived together.
         """
-        until = now + _HERE_S + _HERE_PER_ROW_S * arrived
+        until, until_alone = (now + limit_s + _HERE_PER_ROW_S * arrived for limit_s in (_HERE_S, _ALONE_S))
+        patient = now - self._last_deadline > _WITHOUT_DEADLINES_S
         while batch is not None:
             started = self._execution.start(batch, now)
-            short = batch.seconds <= _SHORT_S + _SHORT_PER_ROW_S * len(batch.queries)
-            wait_s = until - time.monotonic()
+            short_s, end = (_ALONE_S, until_alone) if batch.alone and patient else (_SHORT_S, until)
+            wait_s = end - time.monotonic()
+            short = batch.seconds <= short_s + _SHORT_PER_ROW_S * len(batch.queries)
             outcome = self._outcome(started, wait_s) if short and wait_s > 0 else None
             if outcome is None:
                 with self._lock:
@@ -181,6 +190,8 @@ class ArloService:
         """Queue rows, with the lock held; return False if the service is closing."""
         if not self._closing:
             for row in rows:
+                if row.deadline is not None:
+                    self._last_deadline = row.arrival
                 self._policy.submit(row)
         return not self._closing
 

@@ -164,7 +164,8 @@ class PolymorphicPolicy:
         longest = max(query.length for _, _, query in chosen)
         seconds = lanes.table[self._padded(longest)][len(chosen)] * lanes.mode.pace
         runtime = bisect.bisect_left(self._runtimes, longest)
-        return ArloBatch(lane, runtime, [query for _, _, query in chosen], seconds)
+        alone = self._lanes.busy == 1 and not self._lanes.free
+        return ArloBatch(lane, runtime, [query for _, _, query in chosen], seconds, alone)
 
     def finished(self, batch: ArloBatch, took: float | None = None) -> None:
         """Free the lane of a batch that has run, in `took` seconds, or failed (None)."""
