@@ -80,5 +80,5 @@ def _compile(module: str) -> None:
     if done.returncode:
         raise SystemExit(
             f"error: 'python -m {module}' failed (see above); "
-            "install g++ 10 or newer, or pass --config-setting native=skip for a client without native parts"
+            "install g++ 11 or newer, or pass --config-setting native=skip for a client without native parts"
         )

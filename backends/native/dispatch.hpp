@@ -7,7 +7,26 @@
 #include <cstddef>
 #include <cstring>
 
+#if defined(__linux__) && defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 namespace tidal {
+
+// Whether the processor has AMX for bfloat16 and bytes, and Linux lets this process use its registers, which needs a request.
+inline bool may_use_tiles() {
+#if defined(__linux__) && defined(__x86_64__)
+    constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25, kAll = kBf16 | kTile | kInt8;
+    constexpr long kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & kAll) == kAll &&
+           syscall(SYS_arch_prctl, kRequest, kTileData) == 0;
+#else
+    return false;
+#endif
+}
 
 // Whether this processor runs a level, by the level's name in tidal/compiling.py.
 inline bool runs_here(const char* level) {
@@ -22,7 +41,9 @@ inline bool runs_here(const char* level) {
     // Products of bytes; Cascade Lake and Ice Lake have them without those of bfloat16.
     if (!__builtin_cpu_supports("avx512vnni")) return false;
     if (std::strcmp(level, "avx512vnni") == 0) return true;
-    return std::strcmp(level, "avx512bf16") == 0 && __builtin_cpu_supports("avx512bf16");
+    if (!__builtin_cpu_supports("avx512bf16")) return false;
+    if (std::strcmp(level, "avx512bf16") == 0) return true;
+    return std::strcmp(level, "amx") == 0 && may_use_tiles();
 }
 
 // The tables of a library's levels, best first; the last one runs on every processor. From any thread.

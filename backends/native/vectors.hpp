@@ -15,7 +15,7 @@
 #include "activation.hpp"
 
 #ifndef TIDAL_LEVEL
-#error "TIDAL_LEVEL names the level that is compiled: avx512bf16, avx512vnni, avx512, avx2 or plain"
+#error "TIDAL_LEVEL names the level that is compiled: amx, avx512bf16, avx512vnni, avx512, avx2 or plain"
 #endif
 
 // Names of a level's table of kernels: `const Kernels TIDAL_TABLE(TIDAL_LEVEL) = {TIDAL_NAME(TIDAL_LEVEL), ...};`

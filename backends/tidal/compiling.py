@@ -20,8 +20,10 @@ _SOURCES = (".cpp", ".hpp", ".h")
 
 #: Flags for the levels of vector instructions that kernels are compiled for; the level is chosen at run time.
 _AVX512 = ("-mavx512f", "-mavx512dq", "-mavx512vl", "-mavx512bw", "-mfma", "-mprefer-vector-width=512")
+_BF16 = (*_AVX512, "-mavx512bf16", "-mavx512vnni")
 LEVELS: Mapping[str, tuple[str, ...]] = {
-    "avx512bf16": (*_AVX512, "-mavx512bf16", "-mavx512vnni"),
+    "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+    "avx512bf16": _BF16,
     "avx512vnni": (*_AVX512, "-mavx512vnni"),
     "avx512": _AVX512,
     "avx2": ("-mavx2", "-mfma"),

@@ -14,7 +14,7 @@ import typer
 
 from benchmarks.kept import cache_folder
 from benchmarks.report import Report, machine_line, progress
-from benchmarks.request_path import every_system, models, outcome, plot, systems
+from benchmarks.request_path import every_system, models, outcome, plot, stub_calls, systems
 from benchmarks.request_path.bare import SearchSpace, all_shapes, whole_shapes
 from benchmarks.request_path.client_load import ClientLoad
 from benchmarks.request_path.comparison import TIDAL, BareBench
@@ -67,10 +67,14 @@ class Size:
     floors: tuple[int, ...]
 
 
+# Numbers of requests in flight at which single calls of the stub are measured.
+_CALLS_AT = (1, 64)
 _IN_FLIGHT, _STREAMS, _CORES = (1, 8, 16, 64, 256), (32, 64, 128), len(os.sched_getaffinity(0))
 # Measurements of the real engine are that much longer: 64 of its answers take a second or two.
 _REAL = 2
-_FULL_SPACE = SearchSpace(all_shapes(_CORES), (8, 16, 32, 64), (0, 200, 1000))
+_FREE_SPACE = SearchSpace(all_shapes(_CORES), (8, 16, 32, 64), (0, 200, 1000))
+# Batches of texts of any length may cost more than they save: the bare model pads them to the longest.
+_REAL_SPACE = SearchSpace(all_shapes(_CORES), (1, 2, 8), (0, 200))
 FULL = Size(
     rounds=5,
     seconds=3.0,
@@ -79,8 +83,8 @@ FULL = Size(
     systems=_IN_FLIGHT,
     streams=_STREAMS,
     precisions=PRECISIONS,
-    free_space=_FULL_SPACE,
-    real_space=_FULL_SPACE,
+    free_space=_FREE_SPACE,
+    real_space=_REAL_SPACE,
     floors=_IN_FLIGHT,
 )
 QUICK = Size(
@@ -120,6 +124,7 @@ def main(
         usage = Usage()
         progress("starting tidal serve")
         with tidal_serve(repository, "--model", models.ARLO, "--exit-timeout", "3") as server, usage.watch(server):
+            stub_calls.add(report, bench, server, repository, _CALLS_AT)
             _against_bare(report, BareBench(bench, server, repository), artefacts, size, json)
         columns = ["engine", "settings", "in flight", "1/s", "p50 ms", "p99 ms"]
         report.add_table("parameter search of the bare model, other texts", columns, bench.searched)

@@ -124,7 +124,7 @@ def test_every_bare_model_has_a_config_that_triton_knows(tmp_path: Path) -> None
 class Pretended(Bench):
     """A bench that notes the order of its measurements."""
 
-    def measure(self, side: Side, concurrency: int, seed: int) -> RequestPathCell:
+    def measure(self, side: Side, concurrency: int, seed: int, seconds: float | None = None) -> RequestPathCell:
         made = side.make(seed)
         order.append((made.model, seed))
         return cell(float(seed))
@@ -138,7 +138,10 @@ def test_rounds_alternate_and_have_new_texts() -> None:
     bench = Pretended(None, 1.0, 3)  # type: ignore[arg-type]
     sides = {name: Side(None, lambda seed, name=name: Requests(name, [])) for name in "ab"}  # type: ignore[arg-type,misc]
     cells = bench.alternate(sides, 8)
-    assert order == [("a", 800), ("b", 800), ("b", 801), ("a", 801), ("a", 802), ("b", 802)]
+    warm_ups, rounds = order[:2], order[2:]
+    assert [name for name, _ in warm_ups] == ["a", "b"]
+    assert {seed for _, seed in warm_ups}.isdisjoint(seed for _, seed in rounds)
+    assert rounds == [("a", 800), ("b", 800), ("b", 801), ("a", 801), ("a", 802), ("b", 802)]
     assert [each.per_second for each in cells["b"]] == [800, 801, 802]
     assert medians(cells["a"]).per_second == 801
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.kept import cache_folder
-from benchmarks.request_path import systems
+from benchmarks.report import Report
+from benchmarks.request_path import stub_calls, systems
 from benchmarks.request_path.bare import BareConfig, SearchSpace, floors
 from benchmarks.request_path.client_load import ClientLoad
 from benchmarks.request_path.comparison import BARE, TIDAL, BareBench
@@ -94,6 +95,15 @@ def test_both_sides_are_measured(server: RunningServer, repository: Path, genera
     assert len(bench.searched) == 2
     loaded = [row.name for row in server.control.index() if row.state == "READY"]
     assert not [name for name in loaded if name.startswith(BARE)]
+
+
+def test_calls_of_the_stub_are_timed(server: RunningServer, repository: Path, generator: Generator) -> None:
+    report = Report("request_path", quick=True)
+    stub_calls.add(report, Bench(generator, seconds=0.5, rounds=1), server, repository, (1,))
+    listed, sent = (report.measured["stub_calls_us"][answers]["1"] for answers in ("list", "senders"))
+    assert len(listed) == len(sent) == len(stub_calls.CALLS)
+    assert all(each > 0 for each in (*listed[:-2], *sent))
+    assert listed[-2:] == [0, 0]  # it sends no answer
 
 
 def test_failed_requests_end_a_measurement(server: RunningServer, generator: Generator) -> None:

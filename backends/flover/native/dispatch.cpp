@@ -6,8 +6,8 @@
 namespace tidal {
 namespace {
 
-const Kernels* const tables[] = {&kernels_avx512bf16, &kernels_avx512vnni, &kernels_avx512, &kernels_avx2,
-                                 &kernels_plain};
+const Kernels* const tables[] = {&kernels_amx,    &kernels_avx512bf16, &kernels_avx512vnni,
+                                 &kernels_avx512, &kernels_avx2,       &kernels_plain};
 Dispatch dispatch(tables);
 
 }  // namespace

@@ -152,13 +152,6 @@ void integer_product_in(const IntegerProduct& task, int first_panel, int last_pa
     }
 }
 
-void integer_product(const IntegerProduct& task, int first_panel, int last_panel) {
-    if (task.matrix.format == Format::int8)
-        (task.input.low ? integer_product_in<8, 2> : integer_product_in<8, 1>)(task, first_panel, last_panel);
-    else
-        (task.input.low ? integer_product_in<4, 2> : integer_product_in<4, 1>)(task, first_panel, last_panel);
-}
-
 // The nearest integers of |x| < 2^22, ties to even.
 inline Integers nearest(Vector x) {
     return reinterpret_cast<Integers>(x + 12582912.0f) - 0x4b400000;
@@ -177,7 +170,7 @@ inline void store_bytes(std::int8_t* to, Integers x) {
 
 void round_to_integers(const IntegerRounding& task) {
     const int groups = (task.inputs + task.group - 1) / task.group;
-    alignas(64) float padded[128];
+    alignas(64) float padded[kMostGroup];
     for (int g = 0; g < groups; ++g) {
         const float* from = task.input + g * task.group;
         const int left = task.inputs - g * task.group;
@@ -199,8 +192,10 @@ void round_to_integers(const IntegerRounding& task) {
             const Integers x = nearest(load(from + i) * factor);
             sums += x;
             const Integers high = task.low ? (x + 128) >> 8 : x;
-            store_bytes(task.high + g * task.group + i, high);
-            if (task.low) store_bytes(task.low + g * task.group + i, x - high * 256);
+            const int at = g * task.group + i;
+            const std::size_t place = at / task.part * task.stride + at % task.part;
+            store_bytes(task.high + place, high);
+            if (task.low) store_bytes(task.low + place, x - high * 256);
         }
         std::int32_t total = 0;
         for (int lane = 0; lane < kLanes; ++lane) total += sums[lane];

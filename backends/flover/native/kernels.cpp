@@ -1,11 +1,20 @@
 // The kernels, in terms of vectors of the level's width: compiled once per level.
+#include "attention_matrix_tiles.hpp"
 #include "attention_tiles.hpp"
 #include "bf16_vectors.hpp"
-#include "integer_products.hpp"
+#include "integer_matrix_tiles.hpp"
 #include "products.hpp"
 
 namespace tidal {
 namespace {
+
+#if defined(__AMX_BF16__)
+constexpr bool kMultipliesTiles = true;
+constexpr auto kAttendHalfRows = attend_rows_by_matrices;
+#else
+constexpr bool kMultipliesTiles = false;
+constexpr auto kAttendHalfRows = attend_rows<Half>;
+#endif
 
 // Prefetch distance in blocks of keys, one position per lane.
 constexpr int kBlocksAhead = 4;
@@ -259,8 +268,9 @@ void gate(Activation kind, int width, const float* from, float* to) {
 extern const Kernels TIDAL_TABLE(TIDAL_LEVEL);
 const Kernels TIDAL_TABLE(TIDAL_LEVEL) = {
     TIDAL_NAME(TIDAL_LEVEL),
+    kMultipliesTiles,
     {product<float>, keep<float>, attend<float>, attend_rows<float>},
-    {product<Half>, keep<Half>, attend<Half>, attend_rows<Half>},
+    {product<Half>, keep<Half>, attend<Half>, kAttendHalfRows},
     low_rank,
     normalise,
     turn,

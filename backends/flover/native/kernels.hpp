@@ -26,11 +26,23 @@ struct Tiling {
     std::int32_t rows;     // largest number of rows of a tile
     Prefetch prefetch;
     std::int32_t byte_rows;  // integer matrices: number of rows from which on rows are rounded to 8 bits instead of 16
+    std::int32_t matrix_rows;  // number of rows from which on a level with AMX uses it for a matrix of bfloat16
+    std::int32_t integer_matrix_rows;  // the same for a matrix of integers
 };
 
 // Outputs of a panel: a multiple of this, the same at every level. The last panel is padded with zeros.
 constexpr int kUnit = 16;
 constexpr int kMostPanel = 4 * kUnit;
+
+// Rows and inputs of a tile of bfloat16 rows, which AMX multiplies with as many inputs of 16 outputs.
+constexpr int kTileRows = 16;
+constexpr int kTileInputs = 32;
+constexpr int kTileHalves = kTileRows * kTileInputs;
+// Largest number of rows of a block that a panel is multiplied with.
+constexpr int kMostBlockRows = 2 * kTileRows;
+// Inputs of a tile of bytes; largest group of integers.
+constexpr int kTileByteInputs = 64;
+constexpr int kMostGroup = 128;
 
 // A matrix [outputs, inputs], packed in the order in which it is read:
 //   full, half  [panels][steps][panel][depth], where `depth` inputs are those that one instruction multiplies and sums
@@ -49,8 +61,15 @@ struct Matrix {
     int panel() const { return tiling.vectors * kUnit; }
     int panels_count() const { return (outputs + panel() - 1) / panel(); }
     int depth() const { return format == Format::half ? 2 : 1; }
-    int steps() const { return (inputs + depth() - 1) / depth(); }
+    // Whole tiles of bfloat16 inputs; weights beyond the inputs are 0.
+    int tiles() const { return (inputs + kTileInputs - 1) / kTileInputs; }
+    int steps() const { return format == Format::half ? tiles() * (kTileInputs / 2) : inputs; }
     int groups() const { return (inputs + group - 1) / group; }
+    // Inputs of a tile of bytes, of which a group has a whole number; 0: its inputs do not fill tiles.
+    int integer_tile() const {
+        if (group % kTileByteInputs == 0) return kTileByteInputs;
+        return group == kTileByteInputs / 2 ? group : 0;
+    }
     std::size_t panel_bytes() const {
         const std::size_t width = panel();
         switch (format) {
@@ -73,16 +92,18 @@ template <class Weight>
 struct Product {
     const Matrix& matrix;
     int rows;
-    const Weight* input;  // [rows, steps * depth]
+    const Weight* input;  // [rows, steps * depth], or in tiles [ceil(rows / kTileRows), tiles, kTileRows, kTileInputs]
     Output output;
+    bool in_tiles;  // bfloat16 at a level with AMX
 };
 
 // Rows as integers: scale * (256 * high + low), or scale * high.
 struct IntegerRows {
-    const std::int8_t* high;    // [rows, groups * group]
+    const std::int8_t* high;    // [rows, groups * group], or in tiles of kTileRows rows and the matrix's `integer_tile`
     const std::int8_t* low;     // the same, or null: rows have 8 bits
     const float* scales;        // [rows, groups]
     const std::int32_t* sums;   // [rows, groups], of the integers of a group
+    bool in_tiles;              // at a level with AMX
 };
 
 // Few rows times a packed matrix of integers.
@@ -98,10 +119,12 @@ struct IntegerRounding {
     int inputs;
     int group;
     const float* input;  // [inputs]
-    std::int8_t* high;   // [groups * group]
+    std::int8_t* high;   // [groups * group], of which each `part` begins `stride` bytes behind the one before
     std::int8_t* low;    // the same, or null: 8 bits
     float* scales;       // [groups]
     std::int32_t* sums;  // [groups]
+    int part;
+    std::size_t stride;
 };
 
 // Attention: each row writes its key and value into a slot, and attends to all positions up to its own.
@@ -130,11 +153,19 @@ int tile_rows(const Attention<Held>& task) {
     return group < kTileQueries ? kTileQueries / group : 1;
 }
 
-// Floats that `attend_rows` needs for a tile of so many rows; heads are padded to at most 16 components more.
+// Keys of a tile of attention by AMX, and numbers of bfloat16 whose sum is a number of float32.
+constexpr int kMatrixKeys = 128;
+constexpr int kSplit = 3;
+
+// Floats that `attend_rows` needs for a tile of so many rows, at any level.
 template <class Held>
 std::size_t tile_floats(const Attention<Held>& task, int rows) {
-    const std::size_t queries = static_cast<std::size_t>(rows) * (task.heads / task.kv_heads), padded = task.size + 16;
-    return (2 * queries + 2 * kTileKeys) * padded + queries * (kTileKeys + 2);
+    const std::size_t queries = static_cast<std::size_t>(rows) * (task.heads / task.kv_heads);
+    const std::size_t padded = (queries + kMostBlockRows - 1) / kMostBlockRows * kMostBlockRows;
+    const std::size_t size = (static_cast<std::size_t>(task.size) + kTileInputs - 1) / kTileInputs * kTileInputs;
+    // Scores, sums, highest scores and totals; queries and weights; keys and values; alignment.
+    const std::size_t of_queries = kMatrixKeys + size + 2 + (size + kMatrixKeys) * kSplit / 2;
+    return padded * of_queries + kMatrixKeys * size + 16;
 }
 
 // Low-rank updates: each row uses its own range of the ranks of two shared factors.
@@ -187,6 +218,7 @@ struct KernelsOf {
 
 struct Kernels {
     const char* name;
+    bool multiplies_tiles;  // whether products take rows of bfloat16 and integers in tiles
     KernelsOf<float> full;
     KernelsOf<Half> half;
     // The update of one row plus `added`.
@@ -203,7 +235,7 @@ struct Kernels {
 };
 
 // The levels, best first.
-extern const Kernels kernels_avx512bf16, kernels_avx512vnni, kernels_avx512, kernels_avx2, kernels_plain;
+extern const Kernels kernels_amx, kernels_avx512bf16, kernels_avx512vnni, kernels_avx512, kernels_avx2, kernels_plain;
 
 // The best level of this processor, or the selected one.
 const Kernels& kernels();

@@ -3,6 +3,7 @@
 // Included once in each level's compilation; everything is local to it, see kernels.hpp.
 #pragma once
 
+#include "matrix_tiles.hpp"
 #include "tiles.hpp"
 
 namespace tidal {
@@ -92,6 +93,10 @@ void product_of(const Product<Weight>& task, int first_panel, int last_panel) {
 
 template <class Weight>
 void product(const Product<Weight>& task, int first_panel, int last_panel) {
+#if defined(__AMX_BF16__)
+    if constexpr (sizeof(Weight) == sizeof(Half))
+        if (task.in_tiles) return matrix_tile_product(task, first_panel, last_panel);
+#endif
     switch (task.matrix.tiling.vectors) {
         case 2: return product_of<Weight, 2>(task, first_panel, last_panel);
         case 3: return product_of<Weight, 3>(task, first_panel, last_panel);

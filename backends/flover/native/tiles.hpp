@@ -11,10 +11,9 @@ namespace {
 
 // Vectors of sums that stay in registers.
 constexpr int kSums = kLanes == 16 ? 24 : 12;
-constexpr int kMostTileRows = kSums / 2;
 constexpr int kLine = 64;
 // Prefetch distance of a matrix that is read for a single block of rows.
-constexpr int kAhead = 4096;
+constexpr int kAhead = 8192;
 
 // What a tile prefetches in each step.
 struct Fetch {
@@ -59,17 +58,18 @@ inline void finish(const Matrix& matrix, const Output& task, int first_row, int 
     }
 }
 
-// Products of all rows with some panels, in blocks of at most `tile_rows` rows. `tile(first_row, rows, panel, fetch,
-// products)` computes those of a block with a panel, [rows, panel]; it calls `fetch.next()` `steps` times.
-template <class Tile>
+// Products of all rows with some panels, in blocks of at most `tile_rows` rows, a multiple of `rounded_to` but for the last.
+// `tile(first_row, rows, panel, fetch, products)` computes those of a block with a panel, [rows, panel]; it calls
+// `fetch.next()` `steps` times.
+template <int rounded_to = 1, class Tile>
 inline void for_blocks(const Matrix& matrix, int all_rows, int tile_rows, int steps, int first_panel, int last_panel,
                        const Output& output, const Tile& tile) {
     const std::size_t stride = matrix.panel_bytes();
     const int vectors = matrix.tiling.vectors;
     const int blocks = (all_rows + tile_rows - 1) / tile_rows;
-    const int most = (all_rows + blocks - 1) / blocks;
+    const int even = (all_rows + blocks - 1) / blocks, most = (even + rounded_to - 1) / rounded_to * rounded_to;
     const int lines = (vectors + blocks - 1) / blocks;
-    alignas(64) float products[kMostTileRows * kMostPanel];
+    alignas(64) float products[kMostBlockRows * kMostPanel];
     for (int number = first_panel; number < last_panel; ++number) {
         const char* panel = static_cast<const char*>(matrix.panels) + number * stride;
         // A panel stays in the cache for all blocks of rows; each block prefetches a part of the next panel.

@@ -156,7 +156,7 @@ def kernels_check() -> DoctorCheck:
         return DoctorCheck("decoder kernels", "note", str(error))
     if path.is_file():
         return DoctorCheck("decoder kernels", "ok", f"{path}; {_kernel_choice()}")
-    compiler = "" if shutil.which("g++") else "install g++ 10 or newer, then "
+    compiler = "" if shutil.which("g++") else "install g++ 11 or newer, then "
     found = "not built: decoders run in torch alone, at about half the speed"
     return DoctorCheck("decoder kernels", "note", found, compiler + kernels.BUILD_COMMAND)
 

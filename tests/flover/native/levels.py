@@ -15,6 +15,8 @@ TILINGS = st.builds(
     panel=st.sampled_from([32, 48, 64]),
     tile_rows=st.integers(1, 12),
     byte_rows=st.sampled_from([1, 3, NEVER]),
+    matrix_rows=st.sampled_from([1, 5, NEVER]),
+    integer_matrix_rows=st.sampled_from([1, 5, NEVER]),
 )
 
 

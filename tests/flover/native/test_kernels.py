@@ -21,6 +21,7 @@ from tidal.flover.form import Activation, DecoderForm
 from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.models.attention import NativeAttention, TorchAttention
 from tidal.flover.models.linear import _ACTIVATIONS, linear
+from tidal.flover.models.quantized import quantize
 from tidal.flover.models.weights import Dense
 from tidal.flover.native import build, library
 from tidal.flover.native.tiling import Tiling
@@ -86,6 +87,35 @@ def test_linear_layers_equal_torch(
         library.choose_kernels(level)
         found = layer(given_rows, added if adding else None)
         torch.testing.assert_close(found, wanted.float(), rtol=2e-5, atol=5e-5)
+
+
+@pytest.mark.parametrize("bits", [32, 16, 8, 4])
+def test_a_row_does_not_depend_on_the_rows_beside_it(bits: int) -> None:
+    draw = torch.Generator().manual_seed(bits)
+    weight, rows = torch.randn(90, 200, generator=draw), torch.randn(70, 200, generator=draw)
+    stored = quantize(weight, bits, 64) if bits < 16 else weight.to(torch.bfloat16 if bits == 16 else torch.float32)
+    layer = linear(Dense(stored, None), None, Tiling(matrix_rows=1, integer_matrix_rows=1))
+    for level in levels():
+        library.choose_kernels(level)
+        together = layer(rows)
+        for count in (1, 7, 16, 17, 33):
+            assert torch.equal(layer(rows[-count:]), together[-count:]), (level, count)
+
+
+@pytest.mark.parametrize("bits", [16, 8, 4])
+def test_rows_that_exceed_the_cache_are_multiplied_in_parts(bits: int) -> None:
+    draw = torch.Generator().manual_seed(bits)
+    rows, inputs = 700, 2050  # 2.9 MB in bfloat16
+    weight = torch.randn(80, inputs, generator=draw)
+    stored = weight.bfloat16() if bits == 16 else quantize(weight, bits, 64)
+    exact = stored.double() if isinstance(stored, torch.Tensor) else stored.dequantized().double()
+    given_rows, added = torch.randn(rows, inputs, generator=draw), torch.randn(rows, 80, generator=draw)
+    wanted = given_rows.bfloat16().double() @ exact.T + added
+    layer = linear(Dense(stored, None), None, Tiling())
+    for level in levels():
+        library.choose_kernels(level)
+        # Rows are rounded to bfloat16, or more finely for integers.
+        torch.testing.assert_close(layer(given_rows.bfloat16().float(), added), wanted.float(), rtol=1e-4, atol=2e-2)
 
 
 def _buffers(form: DecoderForm, slots: int, length: int, dtype: torch.dtype) -> KeyValueBuffers:
@@ -174,6 +204,7 @@ _AVX2 = {"avx2", "fma"}
 _AVX512 = _AVX2 | {"avx512f", "avx512dq", "avx512vl", "avx512bw"}
 #: Flags that Linux lists for processors that run a level, best level first.
 _REQUIRED = {
+    "amx": _AVX512 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"},
     "avx512bf16": _AVX512 | {"avx512_vnni", "avx512_bf16"},
     "avx512vnni": _AVX512 | {"avx512_vnni"},
     "avx512": _AVX512,
@@ -205,7 +236,7 @@ def test_the_doctor_reports_whether_they_are_built(monkeypatch: pytest.MonkeyPat
     choice = measure_kernels(len(os.sched_getaffinity(0)))
     found = kernels_check()
     assert found == DoctorCheck("decoder kernels", "ok", f"{library.library_path()}; {choice}")
-    assert f"{library.kernel_level()}, " in found.found
+    assert f"; {library.kernel_level()}" in found.found
     monkeypatch.setattr(library, "library_path", lambda: tmp_path / "none.so")
     found = kernels_check()
     assert (found.verdict, found.advice) == ("note", "python -m tidal.flover.native.build")

@@ -98,7 +98,7 @@ def choose_kernels(level: str) -> None:
     """Select the level of vector instructions.
 
     Args:
-        level: avx512bf16, avx512vnni, avx512, avx2, plain, or auto, the best that the processor supports.
+        level: amx, avx512bf16, avx512vnni, avx512, avx2, plain, or auto, the best that the processor supports.
 
     Raises:
         InvalidArgument: The level is unknown or not supported by the processor, or the library is not built.

@@ -21,7 +21,10 @@ class Format(IntEnum):
 
 
 class _Tiling(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int32) for name in ("vectors", "rows", "prefetch", "byte_rows"))
+    _fields_ = tuple(
+        (name, ctypes.c_int32)
+        for name in ("vectors", "rows", "prefetch", "byte_rows", "matrix_rows", "integer_matrix_rows")
+    )
 
 
 class _Matrix(ctypes.Structure):
@@ -91,4 +94,6 @@ class PackedMatrix:
 
 
 def _tiling(tiling: Tiling) -> _Tiling:
-    return _Tiling(tiling.panel // 16, tiling.tile_rows, PREFETCHES.index(tiling.prefetch), tiling.byte_rows)
+    prefetch = PREFETCHES.index(tiling.prefetch)
+    matrix_rows = tiling.matrix_rows, tiling.integer_matrix_rows
+    return _Tiling(tiling.panel // 16, tiling.tile_rows, prefetch, tiling.byte_rows, *matrix_rows)

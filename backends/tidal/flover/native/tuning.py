@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -13,7 +14,7 @@ import torch
 
 from tidal.flover.native.library import kernel_level, library
 from tidal.flover.native.matrix import Format, PackedMatrix
-from tidal.flover.native.tiling import NEVER, PREFETCHES, KernelChoice, Tiling
+from tidal.flover.native.tiling import MATRIX_LEVEL, NEVER, PREFETCHES, KernelChoice, Tiling
 
 # A weight that exceeds the caches of a core and its share of the last one: 50 MB in bfloat16.
 _INPUTS, _OUTPUTS = 2048, 12_288
@@ -24,8 +25,10 @@ _BYTE_ROWS = (1, 2, 4, 8, 16, 32)
 _ROUNDS = 5
 # Time after which no further round starts, for each of the three comparisons: other load makes calls slow.
 _BUDGET_S = 1.5
-# Rows keep 16 bits unless 8 bits save this share of the time.
+# Rows keep 16 bits unless 8 bits save this share of the time. AMX may take that much longer with few rows: with it for
+# all of them, what a generation computes does not depend on the others.
 _LEAST_GAIN = 0.1
+_MOST_LOSS = 0.1
 
 Key = TypeVar("Key")
 
@@ -54,24 +57,42 @@ def _measured(loaded: ctypes.CDLL, level: str, threads: int) -> KernelChoice:
             panel: PackedMatrix(loaded, Format.HALF, zeros, _INPUTS, None, Tiling(panel=panel))
             for panel in sorted({panel for panel, _ in _TILES})
         }
-        prefetched = {name: Tiling(prefetch=name) for name in PREFETCHES}
-        seconds = trial.times({name: (packed[48], each, 1) for name, each in prefetched.items()})
-        prefetch = min(seconds, key=seconds.__getitem__)
+        # Values of `matrix_rows` that are compared.
+        first_rows = (NEVER, 1) if level == MATRIX_LEVEL else (NEVER,)
+        prefetched = [Tiling(prefetch=name, matrix_rows=first) for name in PREFETCHES for first in first_rows]
+        by_prefetch = trial.times({each: (packed[each.panel], each, 1) for each in prefetched})
+        prefetch = min(by_prefetch, key=by_prefetch.__getitem__).prefetch
         tiles = {
-            (panel, rows): Tiling(prefetch=prefetched[prefetch].prefetch, panel=panel, tile_rows=rows)
+            (panel, rows): Tiling(prefetch=prefetch, panel=panel, tile_rows=rows, matrix_rows=NEVER)
             for panel, rows in _TILES
         }
-        by_tile = trial.times(
+        by_vectors = trial.times(
             {(tile, rows): (packed[tile[0]], each, rows) for tile, each in tiles.items() for rows in _ROWS}
         )
-        tile = fastest_overall(by_tile, list(tiles), _ROWS)
+        by_matrices = dict.fromkeys(by_vectors, math.inf)
+        if level == MATRIX_LEVEL:
+            # They do not depend on the rows of a tile of vectors.
+            by_panel = trial.times(
+                {
+                    (panel, rows): (each, Tiling(prefetch=prefetch, panel=panel, matrix_rows=1), rows)
+                    for panel, each in packed.items()
+                    for rows in _ROWS
+                }
+            )
+            by_matrices = {(tile, rows): by_panel[tile[0], rows] for tile, rows in by_vectors}
+        fastest = {key: min(by_vectors[key], by_matrices[key]) for key in by_vectors}
+        tile = fastest_overall(fastest, list(tiles), _ROWS)
+        matrix_rows = first_faster(
+            *({rows: times[tile, rows] for rows in _ROWS} for times in (by_vectors, by_matrices)),
+            least_gain=-_MOST_LOSS,
+        )
         bytes_read = packed[tile[0]].bytes
         del packed
-        byte_rows = _byte_rows(trial, loaded, tiles[tile])
+        rows = {"matrix_rows": matrix_rows, **_integer_rows(trial, loaded, tiles[tile], first_rows)}
         return KernelChoice(
-            **tiles[tile].model_copy(update={"byte_rows": byte_rows}).model_dump(),
+            **tiles[tile].model_copy(update=rows).model_dump(),
             level=level,
-            gigabytes_per_s=bytes_read / by_tile[tile, 1] / 1e9,
+            gigabytes_per_s=bytes_read / fastest[tile, 1] / 1e9,
         )
     finally:
         torch.set_num_threads(before)
@@ -89,35 +110,51 @@ def fastest_overall(seconds: Mapping[tuple[Key, int], float], choices: Sequence[
     return min(choices, key=lambda choice: sum(seconds[choice, count] / best[count] for count in rows))
 
 
-def first_faster(wide: Mapping[int, float], narrow: Mapping[int, float]) -> int:
-    """Return the number of rows from which on 8 bits are faster than 16 by the least gain; `NEVER` if they are not.
+def first_faster(usual: Mapping[int, float], other: Mapping[int, float], least_gain: float) -> int:
+    """Return the number of rows from which on another way is faster than the usual one; `NEVER` if it is not.
 
     Args:
-        wide: Time with 16 bits by number of rows.
-        narrow: Time with 8 bits by number of rows.
+        usual: Time of the usual way by number of rows.
+        other: Time of the other way by number of rows.
+        least_gain: Share of the time that the other way has to save; negative: that it may add.
     """
     faster = itertools.takewhile(
-        lambda rows: narrow[rows] <= (1 - _LEAST_GAIN) * wide[rows], sorted(wide, reverse=True)
+        lambda rows: other[rows] <= (1 - least_gain) * usual[rows], sorted(usual, reverse=True)
     )
     return min(faster, default=NEVER)
 
 
-def _byte_rows(trial: _Trial, loaded: ctypes.CDLL, tiling: Tiling) -> int:
-    """Number of rows from which on 8 bits are faster, over products of int8 and int4 weights."""
-    values, total = torch.zeros(_OUTPUTS, _INPUTS, dtype=torch.uint8), dict[tuple[int, int], float]()
+def _integer_rows(
+    trial: _Trial, loaded: ctypes.CDLL, tiling: Tiling, first_matrix_rows: Sequence[int]
+) -> dict[str, int]:
+    """Measure from how many rows on AMX and 8 bits are faster, over products of int8 and int4 weights.
+
+    Returns:
+        The choices by field of `Tiling`.
+    """
+    values, total = torch.zeros(_OUTPUTS, _INPUTS, dtype=torch.uint8), dict[tuple[int, int, int], float]()
     scales = {Format.INT8: torch.zeros(_OUTPUTS), Format.INT4: torch.zeros(_OUTPUTS, _INPUTS // 64, 2).bfloat16()}
     for format, group in ((Format.INT8, 128), (Format.INT4, 64)):
         matrix = PackedMatrix(loaded, format, values, _INPUTS, None, tiling, scales=scales[format], group=group)
+        choices = {
+            (matrices, bytes): tiling.model_copy(update={"byte_rows": bytes, "integer_matrix_rows": matrices})
+            for matrices in first_matrix_rows
+            for bytes in (1, NEVER)
+        }
         seconds = trial.times(
-            {
-                (first, rows): (matrix, tiling.model_copy(update={"byte_rows": first}), rows)
-                for first in (1, NEVER)
-                for rows in _BYTE_ROWS
-            }
+            {(*key, rows): (matrix, each, rows) for key, each in choices.items() for rows in _BYTE_ROWS}
         )
         for key, value in seconds.items():
             total[key] = total.get(key, 0.0) + value
-    return first_faster(*({rows: total[first, rows] for rows in _BYTE_ROWS} for first in (NEVER, 1)))
+    matrix_rows = NEVER
+    if 1 in first_matrix_rows:
+        matrix_rows = first_faster(
+            *({rows: total[first, NEVER, rows] for rows in _BYTE_ROWS} for first in (NEVER, 1)), -_MOST_LOSS
+        )
+    wide, narrow = (
+        {rows: total[1 if rows >= matrix_rows else NEVER, bytes, rows] for rows in _BYTE_ROWS} for bytes in (NEVER, 1)
+    )
+    return {"integer_matrix_rows": matrix_rows, "byte_rows": first_faster(wide, narrow, _LEAST_GAIN)}
 
 
 class _Trial:
