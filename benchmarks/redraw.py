@@ -17,16 +17,19 @@ from benchmarks.batcher import plot as batcher
 from benchmarks.client_cost import plot as client_cost
 from benchmarks.compositions import decoder_tasks, shared_level, shared_prepare
 from benchmarks.compositions import plot as compositions
+from benchmarks.encoders import plot as encoders
 from benchmarks.entrances import plot as entrances
 from benchmarks.flover import plot as flover
 from benchmarks.gateway import plot as gateway
 from benchmarks.pets import plot as pets
 from benchmarks.plots import headlines
 from benchmarks.report import RESULTS
+from benchmarks.request_path import plot as request_path
 from benchmarks.serving_path import plot as serving_path
 from benchmarks.tabi import plot as tabi
 
 Draw = Callable[[Mapping[str, Any], Path], None]
+#: What draws the figure of each result, by its path without ending; results of other processors are in folders.
 FIGURES: dict[str, Draw] = {
     "serving_path": serving_path.save,
     "arlo": arlo.save,
@@ -40,6 +43,9 @@ FIGURES: dict[str, Draw] = {
     "entrances": entrances.plot,
     "flover": flover.save,
     "tabi": tabi.save,
+    "amd-epyc-avx2/encoders": encoders.save,
+    "amd-epyc-avx2/gateway": gateway.plot,
+    "intel-xeon-amx/request_path": request_path.save,
 }
 
 

@@ -10,7 +10,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 #: Files of the checkout by their place in the site.
 PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
-_FOLDERS = ("benchmarks/results", "benchmarks/results/headlines", "benchmarks/results/amd-epyc-avx2")
+_FOLDERS = (
+    "benchmarks/results",
+    "benchmarks/results/headlines",
+    "benchmarks/results/amd-epyc-avx2",
+    "benchmarks/results/intel-xeon-amx",
+)
 _LINK = re.compile(r"(\]\(|\b(?:src|srcset)=\")([^)#\s\"]+)")
 
 

@@ -137,7 +137,12 @@ def main(
                 python = before_python(before)
                 servers[every_system.BEFORE] = stack.enter_context(tidal_serve(earlier, *named, python=python))
             stack.enter_context(usage.watch(servers[TIDAL]))
-            found = every_system.measure(bench, servers, artefacts.sources, size.systems, size.streams, flame)
+            found = {}
+            measured = every_system.measure(bench, servers, artefacts.sources, size.systems, size.streams, flame)
+            for system, cells in measured:
+                found[system] = cells
+                outcome.keep_system(report, system, cells)
+                report.save(json)
         outcome.add_systems(report, found)
     # With an earlier server beside it, its CPU time counts as other work.
     report.measured["usage"] = {"server": usage.server, "others": usage.others}

@@ -5,7 +5,7 @@ Arlo is measured in both placements.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.report import progress
@@ -36,8 +36,8 @@ def measure(
     concurrencies: Sequence[int],
     streams: Sequence[int],
     flames: Path | None,
-) -> dict[str, Cells]:
-    """Measure every system; the earlier commit's in alternation, at 64 in flight.
+) -> Iterator[tuple[str, Cells]]:
+    """Measure system by system; the earlier commit's in alternation, at 64 in flight.
 
     Args:
         bench: What measures.
@@ -47,10 +47,9 @@ def measure(
         streams: Numbers of concurrent generations.
         flames: Folder of flame graphs, `<system>_<server>.svg`; None: none are recorded.
 
-    Returns:
-        Measurements by system, number of requests in flight and side.
+    Yields:
+        Each system with its measurements by number of requests in flight and side.
     """
-    found: dict[str, Cells] = {}
     for model, system in SYSTEMS.items():
         make, cells = system_requests(model, sources), Cells()
         for concurrency in streams if model == models.FLOVER else concurrencies:
@@ -58,9 +57,8 @@ def measure(
             compared = servers if concurrency == COMPARED else {TIDAL: servers[TIDAL]}
             sides = {name: Side(server, make) for name, server in compared.items()}
             cells[concurrency] = bench.alternate(sides, concurrency)
-        found[system] = cells
+        yield system, cells
         if flames is not None:
             for name, server in servers.items():
                 progress(f"{system}: flame graph, {name}")
                 flame.record(bench, Side(server, make), flames / f"{system.replace(' ', '_')}_{name}.svg")
-    return found

@@ -16,8 +16,6 @@ from testing.perf_analyzer import PerfAnalyzer
 # perf_analyzer reports the mean of this number of windows.
 _WINDOWS = 3
 _MOST_WINDOWS = 6
-# Number of attempts to get its export of the single responses.
-_EXPORTS = 4
 # Its messages where no answer arrived within a window.
 _TOO_SHORT = ("Please use a larger time window", "Failed to obtain stable measurement")
 
@@ -112,15 +110,9 @@ class PerfAnalyzerLoad:
                 raise LoadFailed(f"{requests.model}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
             if not requests.streamed:
                 return read_report((here / "report.csv").read_text())
-            for _ in range(_EXPORTS):
-                export = (here / "export.json").read_text(encoding="latin-1")
-                if export.endswith("}"):
-                    break
-                # It now and then writes nothing there, or not all.
-                self.program.run(arguments, here, timeout_s=60 + 20 * seconds)
             found = read_report((here / "report.csv").read_text())
-            parts, tokens = read_parts(export)
-            return LoopResult(parts, found.p50_ms, found.p99_ms, tokens)
+            export = (here / "export.json").read_text(encoding="latin-1")
+            return LoopResult(read_parts(done.stdout), found.p50_ms, found.p99_ms, read_tokens(export))
 
 
 def arguments_of(address: str, requests: Requests, concurrency: int, seconds: float) -> list[str]:
@@ -147,15 +139,18 @@ def read_report(text: str) -> LoopResult:
     return LoopResult(float(row["Inferences/Second"]), float(row["p50 latency"]) / 1e3, float(row["p99 latency"]) / 1e3)
 
 
-def read_parts(text: str) -> tuple[float, float]:
-    """Return the responses per second and their mean number of tokens, from the profile that `perf_analyzer` exports.
+def read_parts(output: str) -> float:
+    """Return the parts per second that `perf_analyzer` prints."""
+    (found,) = re.findall(r"Response Throughput: ([\d.]+)", output)
+    return float(found)
 
-    It contains inputs and outputs as they are, so it may not be valid JSON.
+
+def read_tokens(export: str) -> float:
+    """Return the mean number of tokens of a part, from the profile that `perf_analyzer` exports.
+
+    It contains inputs and outputs as they are, so it may not be valid JSON; it ends early where one is not UTF-8.
     """
-    times = _numbers("response_timestamps", text)
-    ((first, *_, last),) = [[int(each) for each in found] for found in _lists("window_boundaries", text)]
-    within = sum(first <= time < last for time in times)
-    return within / (last - first) * 1e9, len(_numbers("token_ids", text)) / max(1, len(times))
+    return len(_numbers("token_ids", export)) / max(1, len(_numbers("response_timestamps", export)))
 
 
 def _numbers(name: str, text: str) -> list[int]:

@@ -111,14 +111,19 @@ def keep(report: Report, name: str, found: BareComparison) -> None:
     report.add_table(f"{found.engine}: median of the rounds, CPU time per request by process", _COLUMNS, rows)
 
 
+def keep_system(report: Report, system: str, cells: Cells) -> None:
+    """Store the measurements of a system for the JSON."""
+    report.measured.setdefault("systems", {})[system] = {
+        str(at): {side: [asdict(cell) for cell in every] for side, every in sides.items()}
+        for at, sides in cells.items()
+    }
+
+
 def add_systems(report: Report, found: Mapping[str, Cells]) -> None:
     """Add the measurements of all systems with engines that cost next to nothing."""
     rows = []
     for system, cells in found.items():
-        report.measured.setdefault("systems", {})[system] = {
-            str(at): {side: [asdict(cell) for cell in every] for side, every in sides.items()}
-            for at, sides in cells.items()
-        }
+        keep_system(report, system, cells)
         for at, sides in cells.items():
             rows += [[f"{system}, {row[0]}", *row[1:]] for row in _rows(sides, str(at))]
         sides = cells.get(COMPARED, {})

@@ -49,6 +49,10 @@ def _systems(axes: Any, systems: Mapping[str, Mapping[str, Mapping[str, Any]]]) 
     """Bars of every system at 64 in flight, beside the earlier commit's where it was measured."""
     from matplotlib.patches import Patch
 
+    if not systems:
+        axes.set_axis_off()
+        axes.set_title("tiny models of all systems: not measured in this run")
+        return
     sides = [side for side in ("tidal", "before") if any(side in cells["64"] for cells in systems.values())]
     width = 0.8 / max(1, len(sides))
     for number, (side, colour) in enumerate(style.colours(sides, ["tidal"]).items()):

@@ -16,7 +16,15 @@ from benchmarks.request_path import every_system, outcome, plot
 from benchmarks.request_path.bare import BareConfig, SearchSpace, all_shapes, floors, search, whole_shapes
 from benchmarks.request_path.client_load import inputs_of
 from benchmarks.request_path.comparison import BARE, TIDAL, BareComparison, Cells
-from benchmarks.request_path.load import LoadFailed, LoopResult, PerfAnalyzerLoad, Requests, read_parts, read_report
+from benchmarks.request_path.load import (
+    LoadFailed,
+    LoopResult,
+    PerfAnalyzerLoad,
+    Requests,
+    read_parts,
+    read_report,
+    read_tokens,
+)
 from benchmarks.request_path.measure import RequestPathCell, medians
 from benchmarks.request_path.rounds import Bench, Side
 from testing.perf_analyzer import PerfAnalyzer
@@ -35,15 +43,18 @@ def test_a_report_of_perf_analyzer_is_read_in_milliseconds() -> None:
     assert read_report(REPORT) == LoopResult(1203.47, 42.236, 181.149)
 
 
-def test_parts_within_the_windows_are_counted_with_their_tokens() -> None:
+def test_tokens_of_parts_are_counted_in_an_export_that_ends_early() -> None:
     text = (
         '{"requests":[{"request_inputs":{"text_input":"\xff"},"response_timestamps":[5,15,1000000010],'
         '"response_outputs":[{"token_ids":[1,2,3]},{"token_ids":[4]},{"finish_reason":"length","token_ids":[5,6]}]},'
-        '{"response_timestamps":[2000000010],"response_outputs":[{"token_ids":[7,8]}]}],'
-        '"window_boundaries":[10,1000000005,2000000010]}'
+        '{"response_timestamps":[2000000010],"response_outputs":[{"token_ids":[7,8]}]}],"window_bound'
     )
-    # Of four parts one came before the first window and one at the end of the last.
-    assert read_parts(text) == (1.0, 2.0)
+    assert read_tokens(text) == 2.0
+    assert read_tokens("") == 0.0
+
+
+def test_parts_per_second_are_those_that_perf_analyzer_prints() -> None:
+    assert read_parts("  Throughput: 454.1 infer/sec\n    Response Throughput: 870.551 infer/sec\n") == 870.551
 
 
 def fake_program(folder: Path, *outputs: str, status: int = 0) -> PerfAnalyzer:

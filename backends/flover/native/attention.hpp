@@ -1,6 +1,7 @@
 // Attention of the rows of a pass, spread over threads: in tiles where rows of one slot follow each other, else row by row.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "kernels.hpp"
@@ -24,10 +25,12 @@ const KernelsOf<Half>& kernels_of<Half>() {
 constexpr int kHeads = 4;
 constexpr int kLeastTile = 4;
 
+// Memory that begins a line of the cache: a row of a tile is read in one access.
 template <class Number>
 Number* scratch(std::vector<Number>& held, std::size_t count) {
-    if (held.size() < count) held.resize(count);
-    return held.data();
+    constexpr std::size_t line = 64;
+    if (held.size() < count + line / sizeof(Number)) held.resize(count + line / sizeof(Number));
+    return reinterpret_cast<Number*>((reinterpret_cast<std::uintptr_t>(held.data()) + line - 1) / line * line);
 }
 
 // Successive rows of one slot at successive positions.

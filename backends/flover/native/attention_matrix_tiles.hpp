@@ -1,7 +1,7 @@
 // Attention of successive rows of one slot by AMX, for keys and values of bfloat16; see attention_tiles.hpp.
 //
-// Queries and weights are float32. Each is the sum of three numbers of bfloat16, whose products with keys and values are exact and
-// summed in float32: the result is as precise as that of vectors.
+// Queries and weights are float32. Each is the sum of three numbers of bfloat16, whose products with keys and values are
+// exact and summed in float32: the result is as precise as that of vectors.
 //
 // Included once in each level's compilation; everything is local to it, see kernels.hpp.
 #pragma once
@@ -163,15 +163,14 @@ inline void update_weights(const float* scores, float scale, int visible, float&
     total += sum(added);
 }
 
-void attend_rows_by_matrices(const Attention<Half>& task, int first, int rows, int kv_head, float* scratch) {
+void attend_rows_by_matrices(const Attention<Half>& task, int first, int rows, int kv_head, float* scores) {
     const int size = task.size, group = task.heads / task.kv_heads, queries = rows * group, both = 2 * task.kv_heads;
     // Of fewer queries the softmax takes most of the time, and what AMX needs costs more than it saves.
-    if (queries < kTileQueries) return attend_rows<Half>(task, first, rows, kv_head, scratch);
+    if (queries < kTileQueries) return attend_rows<Half>(task, first, rows, kv_head, scores);
     const int width = (size + kTileRows - 1) / kTileRows * kTileRows;
     const int depth = (size + kTileInputs - 1) / kTileInputs * kTileInputs;
     const int padded = (queries + kMostBlockRows - 1) / kMostBlockRows * kMostBlockRows;
-    float* const scores = reinterpret_cast<float*>((reinterpret_cast<std::uintptr_t>(scratch) + 63) / 64 * 64);
-    float* const sums = scores + padded * kMatrixKeys;                       // [padded, width]
+    float* const sums = scores + padded * kMatrixKeys;                     // [padded, width]
     Half* const query = reinterpret_cast<Half*>(sums + padded * width);    // [kSplit, padded, depth]
     const std::size_t query_apart = static_cast<std::size_t>(padded) * depth;
     Half* const weights = query + kSplit * query_apart;                    // [kSplit, padded, kMatrixKeys]

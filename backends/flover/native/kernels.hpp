@@ -163,9 +163,9 @@ std::size_t tile_floats(const Attention<Held>& task, int rows) {
     const std::size_t queries = static_cast<std::size_t>(rows) * (task.heads / task.kv_heads);
     const std::size_t padded = (queries + kMostBlockRows - 1) / kMostBlockRows * kMostBlockRows;
     const std::size_t size = (static_cast<std::size_t>(task.size) + kTileInputs - 1) / kTileInputs * kTileInputs;
-    // Scores, sums, highest scores and totals; queries and weights; keys and values; alignment.
+    // Scores, sums, highest scores and totals; queries and weights; keys and values.
     const std::size_t of_queries = kMatrixKeys + size + 2 + (size + kMatrixKeys) * kSplit / 2;
-    return padded * of_queries + kMatrixKeys * size + 16;
+    return padded * of_queries + kMatrixKeys * size;
 }
 
 // Low-rank updates: each row uses its own range of the ranks of two shared factors.
@@ -212,7 +212,8 @@ struct KernelsOf {
     void (*keep)(const Attention<Number>&, int row);
     // All queries of one row that share a key head; `scores` has room for the tokens of the slot plus 16.
     void (*attend)(const Attention<Number>&, int row, int kv_head, float* scores);
-    // The same for at most `tile_rows` rows of one slot at successive positions; `scratch` has `tile_floats`.
+    // The same for at most `tile_rows` rows of one slot at successive positions; `scratch` has `tile_floats`, and
+    // begins a line of the cache.
     void (*attend_rows)(const Attention<Number>&, int first, int rows, int kv_head, float* scratch);
 };
 

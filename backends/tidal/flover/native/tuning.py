@@ -82,10 +82,8 @@ def _measured(loaded: ctypes.CDLL, level: str, threads: int) -> KernelChoice:
             by_matrices = {(tile, rows): by_panel[tile[0], rows] for tile, rows in by_vectors}
         fastest = {key: min(by_vectors[key], by_matrices[key]) for key in by_vectors}
         tile = fastest_overall(fastest, list(tiles), _ROWS)
-        matrix_rows = first_faster(
-            *({rows: times[tile, rows] for rows in _ROWS} for times in (by_vectors, by_matrices)),
-            least_gain=-_MOST_LOSS,
-        )
+        vectors, matrices = ({rows: times[tile, rows] for rows in _ROWS} for times in (by_vectors, by_matrices))
+        matrix_rows = first_faster(vectors, matrices, -_MOST_LOSS)
         bytes_read = packed[tile[0]].bytes
         del packed
         rows = {"matrix_rows": matrix_rows, **_integer_rows(trial, loaded, tiles[tile], first_rows)}
@@ -137,24 +135,28 @@ def _integer_rows(
     for format, group in ((Format.INT8, 128), (Format.INT4, 64)):
         matrix = PackedMatrix(loaded, format, values, _INPUTS, None, tiling, scales=scales[format], group=group)
         choices = {
-            (matrices, bytes): tiling.model_copy(update={"byte_rows": bytes, "integer_matrix_rows": matrices})
+            (matrices, first): tiling.model_copy(update={"byte_rows": first, "integer_matrix_rows": matrices})
             for matrices in first_matrix_rows
-            for bytes in (1, NEVER)
+            for first in (1, NEVER)
         }
         seconds = trial.times(
             {(*key, rows): (matrix, each, rows) for key, each in choices.items() for rows in _BYTE_ROWS}
         )
         for key, value in seconds.items():
             total[key] = total.get(key, 0.0) + value
+
+    def times(first_matrix_row: Callable[[int], int], first_byte_row: int) -> dict[int, float]:
+        return {rows: total[first_matrix_row(rows), first_byte_row, rows] for rows in _BYTE_ROWS}
+
     matrix_rows = NEVER
     if 1 in first_matrix_rows:
-        matrix_rows = first_faster(
-            *({rows: total[first, NEVER, rows] for rows in _BYTE_ROWS} for first in (NEVER, 1)), -_MOST_LOSS
-        )
-    wide, narrow = (
-        {rows: total[1 if rows >= matrix_rows else NEVER, bytes, rows] for rows in _BYTE_ROWS} for bytes in (NEVER, 1)
-    )
-    return {"integer_matrix_rows": matrix_rows, "byte_rows": first_faster(wide, narrow, _LEAST_GAIN)}
+        matrix_rows = first_faster(times(lambda _: NEVER, NEVER), times(lambda _: 1, NEVER), -_MOST_LOSS)
+
+    def fastest(rows: int) -> int:
+        return 1 if rows >= matrix_rows else NEVER
+
+    byte_rows = first_faster(times(fastest, NEVER), times(fastest, 1), _LEAST_GAIN)
+    return {"integer_matrix_rows": matrix_rows, "byte_rows": byte_rows}
 
 
 class _Trial:
