@@ -84,6 +84,19 @@ class TestSelection:
         tried = sum((lane > 0) is slow for lane in lanes)
         assert 1 <= tried <= 16
 
+    def test_the_first_batch_of_a_mode_that_has_not_run_for_long_does_not_count(self) -> None:
+        """A lone client, whose queries take 1 s on all threads, 1.5 s on one, and 3 s if a mode has not run lately."""
+        policy = LanePolicy(1, 2)
+        run(policy, {False: 5.0, True: 1.5}, {False: 1.0, True: 1.0}, 1000)
+        modes = list[LaneMode]()
+        for _ in range(6000):
+            mode = policy.select(lambda _: 1.0)
+            assert mode is not None
+            usual = 1.0 if mode is policy.wide else 1.5
+            policy.finished(policy.start(mode, 1), 1.0, usual if mode in modes[-20:] else 3.0)
+            modes.append(mode)
+        assert modes[-1000:].count(policy.wide) >= 980
+
     def test_a_mode_that_becomes_faster_is_used_again(self) -> None:
         policy = LanePolicy(1, 2)
         equal = {False: 1.0, True: 1.0}

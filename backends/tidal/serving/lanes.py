@@ -23,10 +23,12 @@ _TRIAL_WEIGHT = 1 / 4
 # mode must save then, because lanes idle while they are drained.
 _REVIEW_AFTER = 16
 _REVIEW_MARGIN = 0.95
-# Batches of one mode until the other is tried, and the rest after a trial as a multiple of its duration: trials take at
-# most 1 % of the time, and less as the tried mode is worse, so that they are not the 99th percentile of a lone client.
+# Batches of one mode until the other is tried, and the rest after a trial as a multiple of its measured batch: trials
+# take at most 1 % of the time, less as the tried mode is worse: they are not the 99th percentile of a lone client.
 _TRIAL_AFTER = 64
-_TRIAL_REST = 96
+_TRIAL_REST = 192
+# Batches of one mode after which the other's first batch is not measured.
+_COLD_AFTER = 16
 _LARGEST_REGRET = 16.0
 
 
@@ -58,7 +60,8 @@ class LanePolicy:
     An idle machine selects the mode with the smaller predicted cost times its pace, the recent ratio of measured to
     predicted latency. Narrow lanes that are never idle are compared again after some batches, and drained if the wide
     mode is better. A mode that has not run for long is tried, whatever the length of the queue: its measured pace and
-    not a noisy profile decides. Trials are rarer, the longer and the worse they are.
+    not a noisy profile decides. A trial fills each lane twice, and the first batches are not measured: the weights of
+    an engine that has not run for long are not in the caches. Trials are rarer, the longer and the worse they are.
 
     Args:
         wide: Number of contexts with all threads; their lanes come first.
@@ -70,8 +73,10 @@ class LanePolicy:
         self.narrow = LaneMode(range(wide, wide + narrow)) if narrow else None
         self._mode: LaneMode | None = None  # of the running lanes; None: all are idle
         self._running: dict[int, int] = {}  # lane to number of queries
+        self._cold: set[int] = set()  # lanes whose batch is not measured
         self._draining = False  # whether no batch may start until all lanes are idle
         self._trial: float | None = None  # cost of the tried mode over that of the better one; None: no trial
+        self._tried: LaneMode | None = None  # mode of a trial whose first batches run or have run
         self._since_review = 0
         self._busy_s = 0.0
         self._mean_queued = 0.0
@@ -117,7 +122,11 @@ class LanePolicy:
         if self._mode is self.narrow and self._since_review < _REVIEW_AFTER:
             return self._mode
         if self._mode is None and only_wide:
+            self._trial = self._tried = None
             return self.wide
+        if self._mode is None and self._tried is not None:
+            tried, self._tried = self._tried, None
+            return tried
         self._since_review = 0
         costs = {mode: cost(mode) * mode.pace for mode in (self.wide, self.narrow)}
         if self._mode is not None:
@@ -127,7 +136,7 @@ class LanePolicy:
         best, other = sorted(costs, key=costs.__getitem__)
         if not self._is_due(other):
             return best
-        self._trial = costs[other] / costs[best] if costs[best] > 0 else 1.0
+        self._trial, self._tried = costs[other] / costs[best] if costs[best] > 0 else 1.0, other
         return other
 
     def start(self, mode: LaneMode, queries: int) -> int:
@@ -136,8 +145,10 @@ class LanePolicy:
         self._running[lane] = queries
         self._mode = mode
         self._since_review += 1
+        if self._tried is not None or mode.unused >= _COLD_AFTER:
+            self._cold.add(lane)
         mode.unused = 0
-        # A trial fills each lane once.
+        # A part of a trial fills each lane once.
         self._draining = self._trial is not None and len(self._running) == len(mode.lanes)
         return lane
 
@@ -150,10 +161,14 @@ class LanePolicy:
             took_s: Measured seconds; None if not all of the batch ran.
         """
         self._running.pop(lane, None)
-        if took_s is not None and self.narrow is not None:
+        cold = lane in self._cold
+        self._cold.discard(lane)
+        if took_s is not None and self.narrow is not None and not cold:
             self._measure(lane in self.narrow.lanes, took_s / predicted_s, took_s)
         if not self._running:
-            self._mode, self._draining, self._trial = None, False, None
+            self._mode, self._draining = None, False
+            if self._tried is None:
+                self._trial = None
 
     def _measure(self, ran_narrow: bool, ratio: float, took_s: float) -> None:
         assert self.narrow is not None
