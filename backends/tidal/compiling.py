@@ -125,18 +125,19 @@ class ServerLibrary:
         return replace_library(self.file, lambda _, made: run_compiler([*command, "-o", str(made), *libraries]))
 
 
-def find_compiler(purpose: str) -> str:
+def find_compiler(purpose: str, *, version: int = 9) -> str:
     """Path of g++.
 
     Args:
         purpose: What needs the compiler, as a clause of the error.
+        version: Oldest version that compiles it.
 
     Raises:
         NotFound: It is not installed.
     """
     compiler = shutil.which("g++")
     if compiler is None:
-        raise NotFound(f"g++ is missing, and {purpose}: install g++ 9 or newer")
+        raise NotFound(f"g++ is missing, and {purpose}: install g++ {version} or newer")
     return compiler
 
 

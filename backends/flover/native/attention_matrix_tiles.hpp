@@ -154,12 +154,7 @@ inline void update_weights(const float* scores, float scale, int visible, float&
         store_split(weights + part * kLanes, apart, weight);
         added += weight;
     }
-    if (next != most) {
-        const Vector factor = exponential(all(most - next));
-        for (int i = 0; i < width; i += kLanes) store(sums + i, load(sums + i) * factor);
-        total *= factor[0];
-        most = next;
-    }
+    scale_to_maximum(next, most, total, sums, width);
     total += sum(added);
 }
 
@@ -170,15 +165,15 @@ void attend_rows_by_matrices(const Attention<Half>& task, int first, int rows, i
     const int width = (size + kTileRows - 1) / kTileRows * kTileRows;
     const int depth = (size + kTileInputs - 1) / kTileInputs * kTileInputs;
     const int padded = (queries + kMostBlockRows - 1) / kMostBlockRows * kMostBlockRows;
-    float* const sums = scores + padded * kMatrixKeys;                     // [padded, width]
-    Half* const query = reinterpret_cast<Half*>(sums + padded * width);    // [kSplit, padded, depth]
     const std::size_t query_apart = static_cast<std::size_t>(padded) * depth;
-    Half* const weights = query + kSplit * query_apart;                    // [kSplit, padded, kMatrixKeys]
     const std::size_t weight_apart = static_cast<std::size_t>(padded) * kMatrixKeys;
-    Half* const keys = weights + kSplit * weight_apart;                    // [depth / 2][kMatrixKeys][2]
-    Half* const values = keys + depth * kMatrixKeys;                         // [kMatrixKeys / 2][width][2]
+    float* const sums = scores + padded * kMatrixKeys;                           // [padded, width]
+    Half* const query = reinterpret_cast<Half*>(sums + padded * width);          // [kSplit, padded, depth]
+    Half* const weights = query + kSplit * query_apart;                          // [kSplit, padded, kMatrixKeys]
+    Half* const keys = weights + kSplit * weight_apart;                          // [depth / 2][kMatrixKeys][2]
+    Half* const values = keys + depth * kMatrixKeys;                             // [kMatrixKeys / 2][width][2]
     float* const most = reinterpret_cast<float*>(values + kMatrixKeys * width);  // [padded]
-    float* const total = most + padded;                                    // [padded]
+    float* const total = most + padded;                                          // [padded]
     for (int i = 0; i < padded * width; ++i) sums[i] = 0.0f;
     for (std::size_t i = 0; i < kSplit * (query_apart + weight_apart); ++i) query[i] = 0;
     for (int i = 0; i < queries; ++i) {
@@ -227,12 +222,7 @@ void attend_rows_by_matrices(const Attention<Half>& task, int first, int rows, i
         }
     }
     _tile_release();
-    for (int i = 0; i < queries; ++i) {
-        const float factor = 1.0f / total[i];
-        const std::size_t row = first + i / group, head = row * task.heads + kv_head * group + i % group;
-        float* const to = task.output + head * size;
-        for (int part = 0; part < size; ++part) to[part] = sums[i * width + part] * factor;
-    }
+    store_means(task, first, rows, kv_head, sums, width, total);
 }
 
 }  // namespace

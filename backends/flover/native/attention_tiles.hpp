@@ -110,6 +110,15 @@ inline void widen_values(const Held* values, int count, int size, int padded, fl
     }
 }
 
+// Scale a query's sums and total so far to a new maximum of its scores.
+inline void scale_to_maximum(float next, float& most, float& total, float* sums, int padded) {
+    if (next == most) return;
+    const Vector factor = exponential(all(most - next));
+    for (int i = 0; i < padded; i += kLanes) store(sums + i, load(sums + i) * factor);
+    total *= factor[0];
+    most = next;
+}
+
 // One query's scores of a tile of keys become weights; its sums so far are scaled to the new maximum.
 inline void update_softmax(float* scores, int visible, float& most, float& total, float* sums, int padded) {
     for (int i = visible; i < kTileKeys; ++i) scores[i] = -__builtin_huge_valf();
@@ -125,13 +134,21 @@ inline void update_softmax(float* scores, int visible, float& most, float& total
         store(scores + i, weight);
         added += weight;
     }
-    if (next != most) {
-        const Vector factor = exponential(all(most - next));
-        for (int i = 0; i < padded; i += kLanes) store(sums + i, load(sums + i) * factor);
-        total *= factor[0];
-        most = next;
-    }
+    scale_to_maximum(next, most, total, sums, padded);
     total += sum(added);
+}
+
+// The outputs of a tile's queries: their sums [queries, padded] over the totals of their weights.
+template <class Held>
+inline void store_means(const Attention<Held>& task, int first, int rows, int kv_head, const float* sums, int padded,
+                        const float* total) {
+    const int group = task.heads / task.kv_heads;
+    for (int i = 0; i < rows * group; ++i) {
+        const float factor = 1.0f / total[i];
+        const std::size_t row = first + i / group, head = row * task.heads + kv_head * group + i % group;
+        float* const to = task.output + head * task.size;
+        for (int part = 0; part < task.size; ++part) to[part] = sums[i * padded + part] * factor;
+    }
 }
 
 template <class Held>
@@ -172,12 +189,7 @@ void attend_rows(const Attention<Held>& task, int first, int rows, int kv_head, 
         }
         multiply_add(queries - from, padded, own, kTileKeys, values, padded, count, sums + from * padded, padded);
     }
-    for (int i = 0; i < queries; ++i) {
-        const float factor = 1.0f / total[i];
-        const std::size_t row = first + i / group, head = row * task.heads + kv_head * group + i % group;
-        float* const to = task.output + head * size;
-        for (int part = 0; part < size; ++part) to[part] = sums[i * padded + part] * factor;
-    }
+    store_means(task, first, rows, kv_head, sums, padded, total);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ _FLAGS = (
 
 
 def build(*, force: bool = False) -> Path:
-    """Build the library, unless it exists, with g++ (10 or newer).
+    """Build the library, unless it exists, with g++ (11 or newer).
 
     Args:
         force: Whether to build it even if it exists.
@@ -38,7 +38,7 @@ def build(*, force: bool = False) -> Path:
     target = library_path()
     if target.is_file() and not force:
         return target
-    compiler = find_compiler("without the native library, decoders run in torch, which is slower")
+    compiler = find_compiler("without the native library, decoders run in torch, which is slower", version=11)
 
     def link(scratch: Path, linked: Path) -> None:
         flags = (*_FLAGS, f"-I{shared_headers()}")
