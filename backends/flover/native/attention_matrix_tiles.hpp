@@ -160,8 +160,9 @@ inline void update_weights(const float* scores, float scale, int visible, float&
 
 void attend_rows_by_matrices(const Attention<Half>& task, int first, int rows, int kv_head, float* scores) {
     const int size = task.size, group = task.heads / task.kv_heads, queries = rows * group, both = 2 * task.kv_heads;
-    // Of fewer queries the softmax takes most of the time, and what AMX needs costs more than it saves.
-    if (queries < kTileQueries) return attend_rows<Half>(task, first, rows, kv_head, scores);
+    // With fewer queries or keys, what AMX needs costs more than it saves.
+    if (queries < kTileQueries || task.positions[first] + rows < kMatrixKeys)
+        return attend_rows<Half>(task, first, rows, kv_head, scores);
     const int width = (size + kTileRows - 1) / kTileRows * kTileRows;
     const int depth = (size + kTileInputs - 1) / kTileInputs * kTileInputs;
     const int padded = (queries + kMostBlockRows - 1) / kMostBlockRows * kMostBlockRows;
