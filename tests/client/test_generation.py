@@ -12,7 +12,7 @@ from tidal.errors import Cancelled as ServerCancelled
 from tidal.errors import Internal, NotFound, TidalError, Unavailable, Unsupported
 from tidal.errors import InvalidArgument as ServerInvalidArgument
 from tidal.options import CODED_ERRORS, parse_options
-from tidal.triton.coded_errors import with_code
+from tidal.serving.coded_errors import with_code
 from tidal_client.errors import InvalidArgument, ServerError, from_coded, from_stream
 from tidal_client.errors import NotFound as ClientNotFound
 from tidal_client.errors import Unavailable as ClientUnavailable

@@ -6,7 +6,7 @@ import pytest
 
 from tidal.errors import Cancelled, Internal, InvalidArgument, NotFound, TidalError, Unavailable, Unsupported
 from tidal.service import ModelUnavailable
-from tidal.triton.coded_errors import parse_error, with_code
+from tidal.serving.coded_errors import parse_error, with_code
 
 SERVER = "Model m - Error when running inference: "
 

@@ -112,7 +112,7 @@ def test_a_request_that_misses_its_deadline_is_unavailable(url: str) -> None:
 
 
 def test_calls_of_other_models_get_coded_errors(server: RunningServer) -> None:
-    """Triton passes only the message of an error to a model that calls another, see `tidal.triton.coded_errors`."""
+    """Triton passes only the message of an error to a model that calls another, see `tidal.serving.coded_errors`."""
     import tritonclient.grpc
 
     inputs = []

@@ -104,13 +104,17 @@ class PartitionedMetrics:
 
     def __init__(self, metrics: Metrics, runtimes: Sequence[int]) -> None:
         self._instances = [
-            metrics.gauge("instances", "Instances that may run something, leaving ones included", runtime=str(n))
+            metrics.gauge(
+                "instances", "Instances of this server that may run something, leaving ones included", runtime=str(n)
+            )
             for n in runtimes
         ]
         self._outstanding = [
             metrics.gauge("outstanding_queries", "Queries that wait for a runtime or run on it", runtime=str(n))
             for n in runtimes
         ]
+        self._metrics, self._runtimes = metrics, runtimes
+        self._remote: set[str] = set()  # nodes whose gauges exist
         self._demoted = metrics.counter("demoted_queries_total", "Dispatches to a longer runtime than needed")
         self._shown = 0  # demotions of the current policy that are counted already
 
@@ -119,6 +123,10 @@ class PartitionedMetrics:
         for gauges, values in ((self._instances, policy.instances), (self._outstanding, policy.outstanding)):
             for gauge, value in zip(gauges, values, strict=True):
                 gauge.set(value)
+        remote = policy.remote
+        self._remote.update(remote)
+        for node in self._remote:
+            self._set_remote(node, remote.get(node, [0] * len(self._runtimes)))
         self._demoted.inc(policy.demotions - self._shown)
         self._shown = policy.demotions
 
@@ -126,3 +134,10 @@ class PartitionedMetrics:
         """Set all gauges to 0, after the service has ended."""
         for gauge in (*self._instances, *self._outstanding):
             gauge.set(0)
+        for node in self._remote:
+            self._set_remote(node, [0] * len(self._runtimes))
+
+    def _set_remote(self, node: str, instances: Sequence[int]) -> None:
+        for runtime, value in zip(self._runtimes, instances, strict=True):
+            text = "Instances of another node that queries are sent to"
+            self._metrics.gauge("remote_instances", text, node=node, runtime=str(runtime)).set(value)

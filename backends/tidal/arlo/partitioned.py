@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
+from tidal.arlo.cluster import ClusterRunner, RemoteNodes
 from tidal.arlo.cutting import Cutter
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import PartitionedMetrics
@@ -64,12 +65,14 @@ class WatchedAllocation:
 class PartitionedService:
     """An `ArloService` with a `PartitionedPolicy` whose lanes follow the allocation, checked every 250 ms.
 
+    Lanes of other nodes follow the cluster table, and whether the nodes answer.
+
     Args:
         context: Context that the service is started with.
         manifest: Manifest of the published version.
         tokenizer: Tokenizer of the version.
         policy: Policy with the allocation's instances, used by this service only.
-        runner: Runs batches on the runtimes' models.
+        runner: Runs batches on the runtimes' models of this server.
         allocation: Allocation, which outlives a failing service.
         cutter: Cuts texts that are too long; None if the tokenizer refuses or truncates them.
 
@@ -90,8 +93,13 @@ class PartitionedService:
         self._policy = policy
         self._allocation = allocation
         self._log = context.log
-        self._metrics = PartitionedMetrics(context.metrics, [runtime.max_length for runtime in manifest.runtimes])
-        self._service = ArloService(context, manifest, tokenizer, policy, runner, cutter)
+        lengths = [runtime.max_length for runtime in manifest.runtimes]
+        self._metrics = PartitionedMetrics(context.metrics, lengths)
+        self._nodes = RemoteNodes(context, lengths)
+        self._runner = ClusterRunner(runner, self._nodes, context.model, context.version, manifest)
+        policy.allocate(allocation.instances, self._nodes.instances)
+        self._runner.remote_lanes = policy.remote_lanes
+        self._service = ArloService(context, manifest, tokenizer, policy, self._runner, cutter)
         self._ending = threading.Event()
         self._metrics.update(policy)
         self._watcher = context.start_thread("allocation", self._watch)
@@ -105,16 +113,20 @@ class PartitionedService:
         self._ending.set()
         self._service.close(timeout_s)
         self._watcher.join(_POLL_INTERVAL_S)
+        self._nodes.close()
         self._metrics.clear()
 
     def _watch(self) -> None:
         while not self._ending.wait(_POLL_INTERVAL_S):
-            changed = self._allocation.refresh()
-            self._service.adjust(partial(self._update_policy, changed))
-            if changed:
+            local, remote = self._allocation.refresh(), self._nodes.refresh()
+            self._service.adjust(partial(self._update_policy, local or remote))
+            if local:
                 self._log.info(f"instances by runtime: {self._allocation.instances}")
+            if remote:
+                self._log.info(f"instances of other nodes by runtime: {self._nodes.instances or 'none'}")
 
     def _update_policy(self, changed: bool) -> None:
         if changed:
-            self._policy.allocate(self._allocation.instances)
+            self._policy.allocate(self._allocation.instances, self._nodes.instances)
+            self._runner.remote_lanes = self._policy.remote_lanes
         self._metrics.update(self._policy)

@@ -1,8 +1,7 @@
-"""`tidal cluster`: publish versions of models to a store that machines share, and fetch them."""
+"""`tidal cluster`: publish versions to a store that machines share, fetch them, and connect nodes that serve them."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,12 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from tidal.commands.cluster_nodes import connect_nodes, disconnect_nodes, list_nodes
 from tidal.commands.cluster_progress import transfer_bars
 from tidal.commands.cluster_reload import reload_served
 from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson, Server
 from tidal.commands.output import fail, one_sentence, print_json, print_table, size_text
+from tidal.commands.stopping import stop_on_signals
 from tidal.errors import InvalidArgument, TidalError
-from tidal.server.signals import Flag
 from tidal.version_store import fetch as fetching
 from tidal.version_store import publish as publishing
 from tidal.version_store.store import VersionStore, open_store
@@ -28,7 +28,7 @@ cluster = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
     add_completion=False,
-    help="""Publish versions of models to a store that machines share, and fetch them.
+    help="""Publish versions of models to a store that machines share, fetch them, and connect nodes that serve them.
 
 A store is a folder (`file:///srv/store`, or its path) or a bucket (`s3://bucket/path`, `gs://bucket/path`). It has each
 content once, by its hash.
@@ -38,15 +38,19 @@ tidal cluster publish intents --to s3://models/cpu    after a build
 tidal cluster versions s3://models/cpu                what is there
 tidal cluster fetch s3://models/cpu                   into ./model_repository
 tidal cluster fetch s3://models/cpu --watch 30 --reload
+tidal cluster connect intents b=10.0.0.2:8001         queries also run on node b
 ```
 
 Exit codes:
 
 - **0** done
-- **1** a version was refused, or the store failed; the same command continues
+- **1** a version was refused, the store failed, or a node does not serve the model; the same command continues
 - **2** wrong usage, an unknown scheme, or the extra that a scheme needs is not installed
 """,
 )
+cluster.command("connect")(connect_nodes)
+cluster.command("disconnect")(disconnect_nodes)
+cluster.command("nodes")(list_nodes)
 
 Store = Annotated[str, typer.Argument(metavar="URI", help="URI of the store, or the path of a folder.")]
 Repository = Annotated[Path, typer.Option(help="Model repository.")]
@@ -112,7 +116,7 @@ def fetch_versions(
             fail("; ".join(failures))
         return
     first = True
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     while not stop.is_set():
         failures = _fetch_once(store, wanted, repository, as_json, verbose=first)
         # Also when nothing was fetched: an earlier process may have ended, or failed, between the two.
@@ -188,19 +192,6 @@ def _names(store: VersionStore, wanted: Sequence[publishing.Wanted]) -> list[str
         return [model for model, _ in wanted] or fetching.roots(store)
     except TidalError:
         return []
-
-
-def _stop_on_signals() -> Flag:
-    """Finish the fetch that runs on the first signal; a second signal ends the process at once."""
-    stop = Flag()
-
-    def receive(number: int, _frame: Any) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, receive)
-    return stop
 
 
 def _wanted(text: str) -> publishing.Wanted:

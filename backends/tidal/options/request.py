@@ -27,7 +27,7 @@ from tidal.options.values import (
 )
 
 # Sent by a model that calls another model of its server, and by clients in streams: error messages have to contain
-# the code, see `tidal.triton.coded_errors`.
+# the code, see `tidal.serving.coded_errors`.
 CODED_ERRORS = "tidal_coded_errors"
 # Sent by a model that calls another model of its server, for the request log.
 FROM_MODEL = "tidal_from_model"

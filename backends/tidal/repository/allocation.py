@@ -31,6 +31,8 @@ ALLOCATION_VARIABLE = "TIDAL_ALLOCATION"
 # More than any server can hold: every instance is a process with an engine.
 MAX_INSTANCES = 1024
 
+Stamp = tuple[int, int, int] | None
+
 Counts = dict[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0, le=MAX_INSTANCES)]]
 
 
@@ -97,7 +99,7 @@ def make_allocation(instances: Mapping[int, int], loaded: Mapping[int, int] | No
             instances=dict(sorted(instances.items())), loaded=None if loaded is None else dict(sorted(loaded.items()))
         )
     except ValidationError as error:
-        raise InvalidArgument(_sentence(error)) from None
+        raise InvalidArgument(sentence_of(error)) from None
 
 
 def read_allocation(model_dir: Path) -> Allocation | None:
@@ -117,7 +119,7 @@ def read_allocation(model_dir: Path) -> Allocation | None:
     except OSError as error:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        raise InvalidArgument(f"{path}: {_sentence(error)}") from None
+        raise InvalidArgument(f"{path}: {sentence_of(error)}") from None
 
 
 def write_allocation(model_dir: Path, allocation: Allocation) -> None:
@@ -160,17 +162,23 @@ def usable_instances(model_dir: Path, max_lengths: Iterable[int]) -> dict[int, i
     return allocation.serving()
 
 
-def allocation_stamp(model_dir: Path) -> tuple[int, int, int] | None:
+def allocation_stamp(model_dir: Path) -> Stamp:
+    """Stamp of a model's allocation, see `file_stamp`."""
+    return file_stamp(model_dir / ALLOCATION_FILE)
+
+
+def file_stamp(path: Path) -> Stamp:
     """A value that differs after the file was replaced, to detect a change cheaply; None where there is no file."""
     try:
-        status = os.stat(model_dir / ALLOCATION_FILE)
+        status = os.stat(path)
     except OSError:
         return None
     # File times have a resolution of some milliseconds, so two changes can share one; they cannot share an inode.
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
-def _sentence(error: ValidationError) -> str:
+def sentence_of(error: ValidationError) -> str:
+    """Return the first problems of a file as one sentence with the names of their fields."""
     problems = []
     for found in error.errors()[:3]:
         where = ".".join(str(part) for part in found["loc"] if part != "[key]")

@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tidal.errors import Internal, NotFound, Unavailable
 
 # Proxies of the environment are for other machines.
-_OPTIONS = (("grpc.enable_http_proxy", 0),)
+NO_PROXY = (("grpc.enable_http_proxy", 0),)
 
 
 def load_over_grpc(
@@ -39,7 +39,7 @@ def load_over_grpc(
     request = service_pb2.RepositoryModelLoadRequest(model_name=model)
     if config is not None:
         request.parameters["config"].string_param = json.dumps(config)
-    with grpc.insecure_channel(address, options=_OPTIONS) as channel:
+    with grpc.insecure_channel(address, options=NO_PROXY) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         try:
             stub.RepositoryModelLoad(request, timeout=timeout_s, metadata=tuple(metadata.items()))

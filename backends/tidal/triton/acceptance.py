@@ -33,7 +33,7 @@ class _Options(NamedTuple):
 
     Attributes:
         options: Checked options.
-        coded: Whether error messages have to contain the code, see `tidal.triton.coded_errors`.
+        coded: Whether error messages have to contain the code, see `tidal.serving.coded_errors`.
         from_model: Whether a model of the same server sent the request.
     """
 

@@ -10,8 +10,8 @@ import triton_python_backend_utils as pb_utils
 from tidal.errors import Internal
 from tidal.options import CODED_ERRORS, FROM_MODEL
 from tidal.requests import Array
+from tidal.serving.coded_errors import parse_error
 from tidal.tracing.current import current_span
-from tidal.triton.coded_errors import parse_error
 
 
 def call_model(

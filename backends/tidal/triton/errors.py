@@ -7,7 +7,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from tidal.errors import ErrorCode, TidalError
-from tidal.triton.coded_errors import with_code
+from tidal.serving.coded_errors import with_code
 
 _CODES: dict[ErrorCode, Any] = {
     "INVALID_ARG": pb_utils.TritonError.INVALID_ARG,
@@ -24,7 +24,7 @@ def error_response(error: TidalError, *, coded: bool = False) -> Any:
 
     Args:
         error: The error.
-        coded: Whether the message has to contain the code, see `tidal.triton.coded_errors`.
+        coded: Whether the message has to contain the code, see `tidal.serving.coded_errors`.
     """
     message = with_code(error) if coded else str(error)
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, _CODES[error.code]))

@@ -35,5 +35,5 @@ def has_parameter(raw: Any, name: str) -> bool:
 
 
 def wants_coded_errors(raw: Any) -> bool:
-    """Whether an error message for this request has to contain the code, see `tidal.triton.coded_errors`."""
+    """Whether an error message for this request has to contain the code, see `tidal.serving.coded_errors`."""
     return has_parameter(raw, CODED_ERRORS)

@@ -58,7 +58,7 @@ class TritonRequest:
         inputs: Arrays by input name.
         rows: Size of the batch axis; None if the model has none and the request is one query.
         options: Checked options.
-        coded: Whether error messages have to contain the code, see `tidal.triton.coded_errors`.
+        coded: Whether error messages have to contain the code, see `tidal.serving.coded_errors`.
         arrival: Time of acceptance, by `time.monotonic()`, in seconds.
         wanted: Names of the requested outputs.
         hooks: Callbacks and output types of the model.

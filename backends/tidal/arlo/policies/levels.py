@@ -15,10 +15,11 @@ _LANE_MASK = (1 << _LANE_BITS) - 1
 
 @dataclass(eq=False, slots=True)
 class RuntimeInstance:
-    """An instance of a runtime with its virtual queue of waiting queries, the oldest first."""
+    """An instance of a runtime with its virtual queue of waiting queries, the oldest first; `node` is None if local."""
 
     lane: int
     runtime: int
+    node: str | None = None
     queue: deque[ArloQuery] = field(default_factory=deque)
     waiting: int = 0
     running: int = 0
@@ -41,7 +42,7 @@ class RuntimeInstance:
 
 
 class RuntimeLevel:
-    """The instances of one runtime as a priority queue by load; ties go to the oldest instance.
+    """The instances of one runtime as a priority queue by load; ties go to the lowest lane.
 
     A heap with lazy deletion: stale entries are skipped at the top. Updates are O(log n), so is reading the head on
     average.
@@ -68,6 +69,11 @@ class RuntimeLevel:
     def remove(self, instance: RuntimeInstance) -> None:
         """Remove an instance."""
         del self._instances[instance.lane]
+
+    def instances_of(self, node: str | None) -> list[RuntimeInstance]:
+        """Return the instances on a node (None: local ones), the least loaded first."""
+        own = [instance for instance in self._instances.values() if instance.node == node]
+        return sorted(own, key=lambda instance: (instance.load, instance.lane))
 
     def update(self, instance: RuntimeInstance) -> None:
         """Reorder an instance after its load changed; does nothing for a removed one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from operator import attrgetter
 
@@ -16,19 +16,22 @@ from tidal.arlo.scheduling import capacity_within
 from tidal.errors import InvalidArgument
 
 _arrival = attrgetter("arrival")
+# Lanes of remote instances: of equally loaded instances the lowest lane is preferred, so local ones precede them.
+_FIRST_REMOTE_LANE = 1 << 39
 
 
 class PartitionedPolicy:
     """Dispatches each query on arrival to the virtual queue of one instance (Arlo, Algorithm 1).
 
     A lane is one instance of a runtime, with a number that is not reused. An instance runs one query at a time, the
-    oldest of its queue (the paper's fixed batch size of 1).
+    oldest of its queue (the paper's fixed batch size of 1). Instances of other nodes are dispatched to by the same
+    rule; of equally loaded ones, local instances are preferred.
 
     Args:
         runtimes: The runtimes' `max_length` in tokens, ascending.
         latencies_s: Latency of one query padded to each runtime, in seconds.
         slo_s: Latency objective in seconds, which determines the capacity of instances.
-        instances: Instances by runtime, at least one of the last (Eq. 7).
+        instances: Local instances by runtime, at least one of the last (Eq. 7).
         threshold: λ of Algorithm 1.
         decay: α of Algorithm 1.
         peek: L of Algorithm 1.
@@ -57,7 +60,7 @@ class PartitionedPolicy:
             for max_length, latency in zip(runtimes, latencies_s, strict=True)
         ]
         self._fitting: list[list[RuntimeLevel]] = []  # by length: levels with instances that fit it, ascending
-        self._lanes = count()
+        self._lanes, self._remote_lanes = count(), count(_FIRST_REMOTE_LANE)
         self._instances: dict[int, RuntimeInstance] = {}
         self._leaving: dict[int, RuntimeInstance] = {}
         # Instances that can start a query, in the order they became ready.
@@ -87,16 +90,24 @@ class PartitionedPolicy:
 
     @property
     def instances(self) -> list[int]:
-        """Instances by runtime, including leaving ones."""
-        counts = [0] * len(self._levels)
-        for instance in self._instances.values():
-            counts[instance.runtime] += 1
-        return counts
+        """Local instances by runtime, including leaving ones."""
+        return self._count(None)
 
     @property
     def lanes(self) -> dict[int, int]:
         """Runtime of each instance by lane, including leaving ones."""
         return {lane: instance.runtime for lane, instance in self._instances.items()}
+
+    @property
+    def remote(self) -> dict[str, list[int]]:
+        """Instances by runtime of each other node, including leaving ones."""
+        nodes = {instance.node for instance in self._instances.values() if instance.node is not None}
+        return {node: self._count(node) for node in sorted(nodes)}
+
+    @property
+    def remote_lanes(self) -> dict[int, str]:
+        """Node of each remote instance by lane, including leaving ones."""
+        return {lane: instance.node for lane, instance in self._instances.items() if instance.node is not None}
 
     @property
     def outstanding(self) -> list[int]:
@@ -182,34 +193,52 @@ class PartitionedPolicy:
         level.update(instance)
         self._dispatch_again([*batch.queries, *orphans])
 
-    def allocate(self, instances: Sequence[int]) -> None:
+    def allocate(self, instances: Sequence[int], remote: Mapping[str, Sequence[int]] | None = None) -> None:
         """Change the number of instances by runtime.
 
         The least loaded instances leave: a leaving instance finishes what it runs, and its waiting queries are
         dispatched again. If a runtime grows, leaving instances are kept before new ones are added.
 
         Args:
-            instances: Instances by runtime, at least one of the last (Eq. 7).
+            instances: Local instances by runtime, at least one of the last (Eq. 7).
+            remote: Instances by runtime of each other node; None if there is none.
 
         Raises:
-            InvalidArgument: `instances` does not match the runtimes; nothing has changed.
+            InvalidArgument: The numbers do not match the runtimes; nothing has changed.
         """
-        if len(instances) != len(self._levels) or min(instances) < 0 or instances[-1] < 1:
-            raise InvalidArgument(
-                f"the allocation {list(instances)} does not match the runtimes; expected {len(self._levels)} counts, "
-                "at least 1 for the longest runtime"
-            )
+        wanted: dict[str | None, Sequence[int]] = {None: instances}
+        wanted.update((node, counts) for node, counts in (remote or {}).items())
+        for node, counts in wanted.items():
+            self._check(node, counts)
+        gone = {instance.node for instance in self._instances.values()}.difference(wanted)
         orphans: list[ArloQuery] = []
-        for runtime, (level, wanted) in enumerate(zip(self._levels, instances, strict=True)):
-            while len(level) > wanted:
-                orphans += self._remove_instance(level.head())
-            while len(level) < wanted:
-                level.add(self._add_instance(runtime))
+        for node, counts in [*wanted.items(), *((node, [0] * len(self._levels)) for node in gone)]:
+            for runtime, (level, number) in enumerate(zip(self._levels, counts, strict=True)):
+                present = level.instances_of(node)
+                for instance in present[: max(0, len(present) - number)]:
+                    orphans += self._remove_instance(instance)
+                for _ in range(number - len(present)):
+                    level.add(self._add_instance(runtime, node))
         self._fitting = []
         for i, level in enumerate(self._levels):
             deployed = [longer for longer in self._levels[i:] if len(longer)]
             self._fitting += [deployed] * (level.max_length + 1 - len(self._fitting))
         self._dispatch_again(orphans)
+
+    def _check(self, node: str | None, counts: Sequence[int]) -> None:
+        if len(counts) != len(self._levels) or min(counts) < 0 or (node is None and counts[-1] < 1):
+            where, least = ("", ", at least 1 for the longest runtime") if node is None else (f" of node '{node}'", "")
+            raise InvalidArgument(
+                f"the allocation {list(counts)}{where} does not match the runtimes; "
+                f"expected {len(self._levels)} counts{least}"
+            )
+
+    def _count(self, node: str | None) -> list[int]:
+        counts = [0] * len(self._levels)
+        for instance in self._instances.values():
+            if instance.node == node:
+                counts[instance.runtime] += 1
+        return counts
 
     def _dispatch(self, query: ArloQuery) -> None:
         """Queue a query at an instance of a runtime that fits it."""
@@ -276,11 +305,12 @@ class PartitionedPolicy:
             del self._instances[instance.lane]
         return self._take_queue(instance)
 
-    def _add_instance(self, runtime: int) -> RuntimeInstance:
+    def _add_instance(self, runtime: int, node: str | None) -> RuntimeInstance:
         """Return an instance that was leaving, or a new one."""
         for instance in self._leaving.values():
-            if instance.runtime == runtime:
+            if instance.runtime == runtime and instance.node == node:
                 return self._leaving.pop(instance.lane)
-        instance = RuntimeInstance(next(self._lanes), runtime)
+        lane = next(self._lanes if node is None else self._remote_lanes)
+        instance = RuntimeInstance(lane, runtime, node)
         self._instances[instance.lane] = instance
         return instance

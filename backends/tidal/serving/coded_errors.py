@@ -54,3 +54,19 @@ def parse_error(model: str, message: str) -> TidalError:
     if found and found[1] in _ERRORS:
         return _ERRORS[found[1]](found[2])
     return Internal(f"model '{model}' failed: {message}")
+
+
+def parse_remote_error(model: str, message: str) -> TidalError:
+    """Return the error for a message of another server, whose own messages have no prefix; see `parse_error`.
+
+    A server that is shutting down cannot run the request; other servers can.
+
+    Args:
+        model: Name of the model that was called with the parameter `tidal.options.CODED_ERRORS`.
+        message: Text of the error.
+    """
+    if message == _SERVER_STOPS:
+        return ModelUnavailable(f"the server of model '{model}' is shutting down", died=False)
+    if _NOT_READY.fullmatch(message):
+        return ModelUnavailable(f"model '{model}' is not ready", died=False)
+    return parse_error(model, message)

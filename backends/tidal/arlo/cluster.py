@@ -1,0 +1,134 @@
+"""The other nodes of a partitioned model: the servers that its front calls beside the models of its own server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from tidal.arlo.manifest import ArloManifest
+from tidal.arlo.model import TokenRow, padded_inputs
+from tidal.arlo.remote_server import RemoteServer
+from tidal.arlo.runner import BatchRunner
+from tidal.errors import TidalError
+from tidal.repository.allocation import file_stamp
+from tidal.repository.cluster_table import CLUSTER_FILE, RemoteNode, read_cluster_table
+from tidal.repository.names import runtime_model
+from tidal.requests import Array
+from tidal.service import ModelUnavailable, ServiceContext
+
+_MIN_LATENCY_MS = 0.001
+# A call that takes longer than this, plus so many times the runtime's latency, shows that its node hangs. Calls of
+# other entrances may be before it.
+_PATIENCE_S = 1.0
+_PATIENCE_LATENCIES = 10
+
+
+class RemoteNodes:
+    """The other nodes of a model, read from its cluster table when that changes.
+
+    A table that cannot be read changes nothing, and is logged.
+
+    Args:
+        context: Context of the front.
+        lengths: The runtimes' `max_length` in tokens, ascending.
+    """
+
+    def __init__(self, context: ServiceContext, lengths: Sequence[int]) -> None:
+        self._folder, self._log = context.model_dir, context.log
+        self._lengths = lengths
+        self._stamp = file_stamp(self._folder / CLUSTER_FILE)
+        self._nodes: dict[str, RemoteNode] = {}
+        self.servers: Mapping[str, RemoteServer] = {}
+        """Servers of the nodes, by name; replaced as a whole."""
+        self._used: dict[str, list[int]] = {}
+        self._read()
+        self.instances = self._reachable()
+        """Instances by runtime of each reachable node."""
+
+    def refresh(self) -> bool:
+        """Read a changed table, and note which nodes are reachable; return whether `instances` changed."""
+        stamp = file_stamp(self._folder / CLUSTER_FILE)
+        if stamp != self._stamp:
+            self._stamp = stamp
+            self._read()
+        before, self.instances = self.instances, self._reachable()
+        return before != self.instances
+
+    def close(self) -> None:
+        """Close all connections."""
+        for server in self.servers.values():
+            server.close()
+
+    def _reachable(self) -> dict[str, list[int]]:
+        return {name: counts for name, counts in self._used.items() if self.servers[name].reachable}
+
+    def _read(self) -> None:
+        try:
+            table = read_cluster_table(self._folder)
+            table.check(self._lengths)
+            servers = {name: self._server(name, node) for name, node in table.nodes.items()}
+        except TidalError as error:
+            self._log.error(f"the other nodes stay {', '.join(self._nodes) or 'none'}: {error}")
+            return
+        before, self.servers = self.servers, servers
+        self._nodes = table.nodes
+        self._used = {
+            name: [node.instances.get(length, 0) for length in self._lengths] for name, node in table.nodes.items()
+        }
+        for name, server in before.items():
+            if servers.get(name) is not server:
+                server.close()
+
+    def _server(self, name: str, node: RemoteNode) -> RemoteServer:
+        """Return the server of a node, the present one if its address is the same."""
+        present = self.servers.get(name)
+        if present is not None and (present.node.grpc, present.node.tls) == (node.grpc, node.tls):
+            return present
+        return RemoteServer(name, node, self._log)
+
+
+class ClusterRunner:
+    """Runs batches on models of this server or of other nodes; implements `tidal.arlo.runner.BatchRunner`.
+
+    It calls the front's own version on other nodes.
+
+    Args:
+        local: Runs the batches of local lanes.
+        nodes: The other nodes.
+        front: Name of the front.
+        version: Version of the front.
+        manifest: Manifest of that version.
+    """
+
+    def __init__(
+        self, local: BatchRunner, nodes: RemoteNodes, front: str, version: int, manifest: ArloManifest
+    ) -> None:
+        self._local, self._nodes = local, nodes
+        self._version = version
+        self._manifest = manifest
+        self._models = [runtime_model(front, runtime.max_length) for runtime in manifest.runtimes]
+        self._outputs = list(manifest.engine_outputs)
+        self._timeouts_s = [
+            _PATIENCE_S + _PATIENCE_LATENCIES * manifest.profile.latency_ms(runtime.max_length) / 1e3
+            for runtime in manifest.runtimes
+        ]
+        self.remote_lanes: Mapping[int, str] = {}
+        """Node of each remote lane; replaced as a whole when the policy's lanes change."""
+
+    def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> dict[str, Array]:
+        """Run rows on an instance of the runtime on the lane's node; see `BatchRunner`."""
+        node = self.remote_lanes.get(lane)
+        if node is None:
+            return self._local.run(lane, runtime, rows, deadline)
+        server = self._nodes.servers.get(node)
+        if server is None:
+            raise ModelUnavailable(f"node '{node}' is no longer used", died=False)
+        latency_ms = None if deadline is None else max((deadline - time.monotonic()) * 1e3, _MIN_LATENCY_MS)
+        return server.call(
+            self._models[runtime],
+            padded_inputs(self._manifest, runtime, rows),
+            self._outputs,
+            version=self._version,
+            timeout_s=self._timeouts_s[runtime],
+            latency_ms=latency_ms,
+        )

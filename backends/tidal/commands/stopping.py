@@ -1,0 +1,21 @@
+"""Ending of commands that run until a signal."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from tidal.server.signals import Flag
+
+
+def stop_on_signals() -> Flag:
+    """Set the returned flag on the first signal; a second signal ends the process at once."""
+    stop = Flag()
+
+    def receive(number: int, _frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, receive)
+    return stop

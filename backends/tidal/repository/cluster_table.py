@@ -1,0 +1,141 @@
+"""Instances of a partitioned model on other nodes: the file `<model>/cluster.json` (Arlo §3.4 across hosts).
+
+The file is next to the version folders and to `allocation.json`, which has the instances of this node:
+
+    {"nodes": {"b": {"grpc": "10.0.0.2:8001", "instances": {"64": 1, "512": 2}}}}
+
+A front dispatches over its own instances and these. It calls the version that it serves itself, so a version number
+has to have the same content on all nodes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from tidal.errors import InvalidArgument
+from tidal.repository.allocation import Counts, sentence_of
+from tidal.repository.entries import write_atomically
+
+CLUSTER_FILE = "cluster.json"
+# More than Ray's documentation reports for the largest clusters; a front has a thread for each instance.
+MAX_NODES = 2000
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
+
+
+class NodeTls(BaseModel):
+    """TLS of the connection to a node; paths of PEM files on this node."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    ca: str = Field(description="certificates of the authorities that sign the node's certificate")
+    certificate: str | None = Field(None, description="certificate of this node, for mutual TLS")
+    key: str | None = Field(None, description="private key of `certificate`")
+
+
+class RemoteNode(BaseModel):
+    """Another node that serves the model."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    grpc: str = Field(description="host:port of the gRPC endpoint of the node's server")
+    instances: Counts = Field(min_length=1, description="instances of each runtime, by max_length in tokens")
+    tls: NodeTls | None = Field(None, description="TLS of the connection; None for a connection without TLS")
+
+    @field_validator("grpc")
+    @classmethod
+    def _check_address(cls, value: str) -> str:
+        return check_address(value)
+
+
+class ClusterTable(BaseModel):
+    """Other nodes that serve a partitioned model, by name."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    nodes: dict[str, RemoteNode] = Field(max_length=MAX_NODES, description="other nodes that serve the model")
+
+    @field_validator("nodes")
+    @classmethod
+    def _check_names(cls, value: dict[str, RemoteNode]) -> dict[str, RemoteNode]:
+        for name in value:
+            check_node_name(name)
+        return value
+
+    def check(self, max_lengths: Iterable[int]) -> None:
+        """Check the table against a model's runtimes.
+
+        Args:
+            max_lengths: Input lengths of the model's runtimes, in tokens.
+
+        Raises:
+            InvalidArgument: A node has a runtime that the model does not have.
+        """
+        known = set(max_lengths)
+        for name, node in self.nodes.items():
+            if unknown := node.instances.keys() - known:
+                raise InvalidArgument(
+                    f"nodes.{name}.instances names {_listed(unknown)}; the model's runtimes are {_listed(known)}"
+                )
+
+
+def check_node_name(name: str) -> str:
+    """Return the name of a node.
+
+    Raises:
+        ValueError: It is not valid.
+    """
+    if not _NODE.fullmatch(name):
+        raise ValueError(
+            f"'{name[:80]}' is not a node name; expected 1 to 63 of A-Z a-z 0-9 . _ -, beginning with a letter or digit"
+        )
+    return name
+
+
+def check_address(address: str) -> str:
+    """Return a `host:port`.
+
+    Raises:
+        ValueError: It is not valid.
+    """
+    found = _ADDRESS.fullmatch(address)
+    if found is None or not 1 <= int(found[2]) <= 65535:
+        raise ValueError(f"'{address[:80]}' is not an address; expected host:port, such as 10.0.0.2:8001")
+    return address
+
+
+def read_cluster_table(model_dir: Path) -> ClusterTable:
+    """Read the other nodes of a model; none where there is no file.
+
+    Args:
+        model_dir: Folder of the front in the repository.
+
+    Raises:
+        InvalidArgument: The file is not valid; the message names its path, the field and what is accepted.
+    """
+    path = model_dir / CLUSTER_FILE
+    try:
+        return ClusterTable.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return ClusterTable(nodes={})
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        raise InvalidArgument(f"{path}: {sentence_of(error)}") from None
+
+
+def write_cluster_table(model_dir: Path, table: ClusterTable) -> None:
+    """Write or replace the table atomically; remove the file if no node is left."""
+    path = model_dir / CLUSTER_FILE
+    if table.nodes:
+        write_atomically(path, table.model_dump_json(indent=1, exclude_none=True) + "\n")
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _listed(lengths: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(lengths))) or "none"

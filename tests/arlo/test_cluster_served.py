@@ -1,0 +1,243 @@
+"""A partitioned model on two real servers: queries run on both, and the loss of one costs none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from testing.metrics import published
+from testing.serving import tidal_in_process
+from testing.waiting import until
+from tests.arlo.conftest import LENGTHS
+from tests.arlo.support import make_texts
+from tidal.repository.allocation import make_allocation, write_allocation
+from tidal.repository.cluster_table import CLUSTER_FILE
+from tidal.server.child import RunningServer, tidal_serve
+from tidal.server.local_http import open_url
+from tidal.server.stubs import live_stubs
+from tidal_client import AsyncClient, Client, RequestError
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def nodes(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunningServer]]:
+    """Node `a` has only the longest runtime; node `b` has all."""
+    running: dict[str, RunningServer] = {}
+    folder = tmp_path_factory.mktemp("nodes")
+    for name, instances in (("a", {16: 0, 32: 0, 64: 1}), ("b", {16: 1, 32: 1, 64: 1})):
+        shutil.copytree(partitioned, folder / name)
+        write_allocation(folder / name / "tiny", make_allocation(instances))
+    restarts = ("--exit-timeout", "1", "--server-restarts", "3")
+    with tidal_serve(folder / "a", *restarts) as running["a"], tidal_serve(folder / "b", *restarts) as running["b"]:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def connected(nodes: dict[str, RunningServer]) -> Iterator[None]:
+    """Node `a` sends queries to `b` too; `b` is up."""
+    assert until(lambda: ready(nodes["b"]), 60)
+    outcome = cluster(nodes, "connect", "tiny", f"b={nodes['b'].state.grpc}")
+    assert outcome.returncode == 0, outcome.stderr
+    assert until(lambda: remote(nodes["a"]) == 3)
+    yield
+    cluster(nodes, "disconnect", "tiny")
+    assert until(lambda: remote(nodes["a"]) == 0)
+
+
+def ready(server: RunningServer) -> bool:
+    try:
+        with Client(server.grpc, timeout_s=5) as client:
+            return bool(client.classify("tiny", "good").label)
+    except RequestError:
+        return False
+
+
+def triton(server: RunningServer) -> psutil.Process:
+    """The present tritonserver of a `tidal serve`."""
+    children = psutil.Process(server.state.pid).children(recursive=True)
+    return next(child for child in children if child.name() == "tritonserver")
+
+
+def cluster(nodes: dict[str, RunningServer], *words: str) -> Any:
+    repository = str(nodes["a"].state.repository)
+    return tidal_in_process("cluster", *words, "--repository", repository, environment=dict(os.environ))
+
+
+def metrics_text(server: RunningServer) -> str:
+    with open_url(f"http://{server.state.metrics}/metrics", 10) as response:
+        return str(response.read().decode())
+
+
+def remote(server: RunningServer) -> float:
+    return published(metrics_text(server), "tidal_arlo_remote_instances", model="tiny")
+
+
+def ran(server: RunningServer, length: int) -> float:
+    """Queries that a server's instances of a runtime have run."""
+    return published(metrics_text(server), "nv_inference_count", model=f"tiny_len{length}")
+
+
+def classify_all(server: RunningServer, texts: Sequence[str]) -> list[Any]:
+    with Client(server.grpc, timeout_s=60) as client:
+        return list(client.classify_many("tiny", list(texts)))
+
+
+def test_queries_run_on_both_nodes_with_the_same_answers(nodes: dict[str, RunningServer]) -> None:
+    texts = make_texts(60, seed=3)
+    alone = classify_all(nodes["b"], texts)
+    before = {length: ran(nodes["b"], length) for length in LENGTHS}
+    together = classify_all(nodes["a"], texts)
+    np.testing.assert_allclose([a.logits for a in together], [a.logits for a in alone], atol=1e-4)
+    assert {answer.max_length for answer in together} == set(LENGTHS)  # the shorter ones are on b alone
+    assert all(ran(nodes["b"], length) > before[length] for length in LENGTHS)
+
+
+def runs_again(server: RunningServer) -> bool:
+    """Whether the shortest runtime of a server runs a query now."""
+    ids = np.ones((1, 16), np.int64)
+    try:
+        with Client(server.grpc, timeout_s=5) as client:
+            inputs = {"input_ids": ids, "attention_mask": ids, "token_type_ids": np.zeros_like(ids)}
+            return "logits" in client.infer("tiny_len16", inputs)
+    except RequestError:
+        return False
+
+
+class Load:
+    """Keeps six queries in flight at a server while a block runs, and collects failures."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self.answered, self.failures = 0, list[str]()
+        self._server = server
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        assert until(lambda: self.answered > 30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        texts = make_texts(50, seed=4)
+        async with AsyncClient(self._server.grpc, timeout_s=60) as client:
+
+            async def one(number: int) -> None:
+                while not self._done.is_set():
+                    number += 1
+                    try:
+                        await client.classify("tiny", texts[number % len(texts)], latency_ms=30_000)
+                        self.answered += 1
+                    except RequestError as error:
+                        self.failures.append(f"{type(error).__name__}: {error}")
+                    await asyncio.sleep(0.01)
+
+            await asyncio.gather(*map(one, range(6)))
+
+
+def test_a_killed_server_costs_no_query_and_is_used_again(nodes: dict[str, RunningServer]) -> None:
+    with Load(nodes["a"]) as load:
+        triton(nodes["b"]).kill()
+        assert until(lambda: remote(nodes["a"]) == 0, 30)
+        answered = load.answered
+        assert until(lambda: load.answered > answered + 50, 60)
+        # Its supervisor restarts it, on the same ports.
+        assert until(lambda: remote(nodes["a"]) == 3, 90)
+        before = ran(nodes["b"], 16)
+        assert until(lambda: ran(nodes["b"], 16) > before, 60)
+    assert load.failures == []
+
+
+def test_a_killed_instance_of_another_node_costs_no_query(nodes: dict[str, RunningServer]) -> None:
+    stubs = [stub for stub in live_stubs(triton(nodes["b"]).pid) if stub.model == "tiny_len16"]
+    with Load(nodes["a"]) as load:
+        os.kill(stubs[0].pid, signal.SIGKILL)
+        answered = load.answered
+        assert until(lambda: load.answered > answered + 50, 60)
+        assert until(lambda: runs_again(nodes["b"]), 90)
+    assert load.failures == []
+
+
+def test_a_frozen_server_costs_no_query(nodes: dict[str, RunningServer]) -> None:
+    assert until(lambda: ready(nodes["b"]), 60)
+    frozen = triton(nodes["b"])
+    with Load(nodes["a"]) as load:
+        frozen.suspend()
+        try:
+            assert until(lambda: remote(nodes["a"]) == 0, 30)
+            answered = load.answered
+            assert until(lambda: load.answered > answered + 50, 60)
+        finally:
+            frozen.resume()
+        assert until(lambda: remote(nodes["a"]) == 3, 60)
+    assert load.failures == []
+
+
+def test_a_disconnected_node_gets_no_queries(nodes: dict[str, RunningServer]) -> None:
+    with Load(nodes["a"]) as load:
+        assert cluster(nodes, "disconnect", "tiny", "b").returncode == 0
+        assert until(lambda: remote(nodes["a"]) == 0)
+        counted = ran(nodes["b"], 16)
+        answered = load.answered
+        assert until(lambda: load.answered > answered + 50, 60)
+        assert ran(nodes["b"], 16) == counted
+    assert load.failures == []
+
+
+class TestCommands:
+    def test_nodes_are_listed_with_what_they_serve(self, nodes: dict[str, RunningServer]) -> None:
+        (row,) = json.loads(cluster(nodes, "nodes", "tiny", "--json").stdout)
+        assert row == {
+            "node": "b",
+            "grpc": nodes["b"].state.grpc,
+            "instances": {"16": 1, "32": 1, "64": 1},
+            "state": "serves",
+        }
+        assert nodes["b"].state.grpc in cluster(nodes, "nodes", "tiny").stdout
+
+    @pytest.mark.parametrize(
+        ("words", "code", "message"),
+        [
+            (["connect", "tiny", "b"], 2, "'b' is not a node; expected NODE=HOST:PORT"),
+            (["connect", "tiny", "b=1"], 2, "'1' is not an address; expected host:port"),
+            (["connect", "tiny", "b/c=h:1"], 2, "'b/c' is not a node name"),
+            (["connect", "none", "b=h:1"], 2, "model 'none' has no published version"),
+            (["connect", "tiny_len16", "b=h:1"], 2, "is a runtime of 'tiny'"),
+            (["connect", "tiny", "c=127.0.0.1:9"], 1, "node 'c' does not answer at 127.0.0.1:9"),
+            (["connect", "tiny", "b=h:1", "--key", "k.pem"], 2, "--certificate and --key are given together"),
+            (["connect", "tiny", "b=h:1", "--ca", "none.pem"], 2, "none.pem is not a file"),
+            (["disconnect", "tiny", "z"], 1, "node 'z' is not connected; connected: b"),
+            (["nodes", "none"], 2, "model 'none' has no published version"),
+        ],
+    )
+    def test_bad_input(self, nodes: dict[str, RunningServer], words: list[str], code: int, message: str) -> None:
+        table = nodes["a"].state.repository / "tiny" / CLUSTER_FILE
+        before = table.read_bytes()
+        outcome = cluster(nodes, *words)
+        assert (outcome.returncode, message in outcome.stderr) == (code, True), outcome.stderr
+        assert table.read_bytes() == before
+
+    def test_a_node_without_the_version_is_refused(self, nodes: dict[str, RunningServer]) -> None:
+        folder = nodes["a"].state.repository
+        shutil.copytree(folder / "tiny" / "1", folder / "tiny" / "7")
+        try:
+            outcome = cluster(nodes, "connect", "tiny", f"b={nodes['b'].state.grpc}")
+        finally:
+            shutil.rmtree(folder / "tiny" / "7")
+        assert outcome.returncode == 1
+        assert "does not serve version 7 of 'tiny': publish that version to it" in outcome.stderr
