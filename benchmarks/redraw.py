@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.arlo import plot as arlo
 from benchmarks.batcher import plot as batcher
 from benchmarks.client_cost import plot as client_cost
+from benchmarks.cluster import plot as cluster
 from benchmarks.compositions import decoder_tasks, shared_level, shared_prepare
 from benchmarks.compositions import plot as compositions
 from benchmarks.encoders import plot as encoders
@@ -45,6 +46,7 @@ FIGURES: dict[str, Draw] = {
     "tabi": tabi.save,
     "amd-epyc-avx2/encoders": encoders.save,
     "amd-epyc-avx2/gateway": gateway.plot,
+    "intel-xeon-amx/cluster": cluster.plot,
     "intel-xeon-amx/request_path": request_path.save,
 }
 
