@@ -110,8 +110,8 @@ class Generation(Schedulable):
 
         Until the prompt is prefilled, slots other than the first hold nothing.
         """
-        if self.generated:
-            return self.prompt_tokens + self.generated - 1
+        if generated := self.generated:
+            return self.prompt_tokens + generated - 1
         return self.prefilled if index == 0 else 0
 
     def last_token(self, index: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidal.errors import InvalidArgument
 from tidal.flover.beams import BeamGroup, BeamSettings
@@ -39,6 +39,7 @@ class RequestParser:
     default_max_tokens: int
     eos: frozenset[int]
     token_texts: TokenTexts
+    _lengths: dict[int, int] = field(default_factory=dict, init=False)  # number of characters of single tokens
 
     def parse(self, request: StreamedRequest) -> list[Generation]:
         """Return the generations of a request: of each prompt in their order, one or several.
@@ -102,7 +103,7 @@ class RequestParser:
             index=number,
             prompt_ids=prompt.ids,
             method=method,
-            detokenizer=Detokenizer(self.prompts.tokenizer.tokenizer, prompt.ids.tolist()),
+            detokenizer=Detokenizer(self.prompts.tokenizer.tokenizer, prompt.ids.tolist(), self._lengths),
             stops=StopMatcher(options.stop or ()),
             max_tokens=max_tokens,
             eos=eos,

@@ -53,17 +53,20 @@ class Responder:
         self._check_at = self._checked_waiting_at = 0.0
         self._closing = False
 
-    def send(self, generation: Generation) -> None:
-        """Queue a generation that has a part to send."""
+    def send(self, *generations: Generation) -> None:
+        """Queue generations that have a part to send."""
         with self._changed:
-            if generation.urgent:
-                self._delayed.pop(generation, None)
-                self._urgent[generation] = None
+            changed = False
+            for generation in generations:
+                if generation.urgent:
+                    self._delayed.pop(generation, None)
+                    self._urgent[generation] = None
+                    changed = True
+                elif generation not in self._urgent:
+                    changed = changed or not self._delayed
+                    self._delayed[generation] = None
+            if changed:
                 self._changed.notify()
-            elif generation not in self._urgent:
-                if not self._delayed:
-                    self._changed.notify()
-                self._delayed[generation] = None
 
     def iteration_ended(self, generations: Sequence[Generation]) -> None:
         """Start a round of cancellation checks, once its time has come.

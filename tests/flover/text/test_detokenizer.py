@@ -43,8 +43,10 @@ def byte_fallback() -> Tokenizer:
     return tokenizer
 
 
-def pieces(tokenizer: Tokenizer, prompt: list[int], tokens: list[int]) -> list[str]:
-    detokenizer = Detokenizer(tokenizer, prompt)
+def pieces(
+    tokenizer: Tokenizer, prompt: list[int], tokens: list[int], lengths: dict[int, int] | None = None
+) -> list[str]:
+    detokenizer = Detokenizer(tokenizer, prompt, lengths)
     return [*(detokenizer.push(token) for token in tokens), detokenizer.finish()]
 
 
@@ -69,6 +71,15 @@ def test_invalid_utf8_is_decoded_as_in_the_whole(tokens: list[int]) -> None:
     prompt = tokenizer.encode("a prompt").ids
     found = pieces(tokenizer, prompt, tokens)
     assert "".join(found) == tokenizer.decode(prompt + tokens)[len("a prompt") :]
+
+
+@given(st.lists(st.lists(st.integers(0, byte_fallback().get_vocab_size() - 1), max_size=12), max_size=4))
+def test_texts_that_share_the_lengths_of_tokens_have_the_same_pieces(texts: list[list[int]]) -> None:
+    tokenizer, lengths = byte_fallback(), dict[int, int]()
+    prompt = tokenizer.encode("the cat").ids
+    for tokens in texts:
+        assert pieces(tokenizer, prompt, tokens, lengths) == pieces(tokenizer, prompt, tokens)
+    assert all(length == len(tokenizer.decode([token])) for token, length in lengths.items())
 
 
 def test_the_first_word_after_the_prompt_keeps_its_blank() -> None:

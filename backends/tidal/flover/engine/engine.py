@@ -70,9 +70,10 @@ class Engine:
         """Run one iteration: free what was cancelled, admit, prefill and decode."""
         now = time.monotonic()
         for generation in list(self._scheduler):
-            if generation.response.cancelled:
+            response = generation.response
+            if response.cancelled:
                 self._finish(generation, "cancelled", Cancelled("the client cancelled the request"))
-            elif generation.request.answered:  # by the boundary
+            elif response.request.answered:  # by the boundary
                 self._finish(generation, "late" if now > generation.deadline else "failed")
         admission = self._scheduler.admit(now)
         for generation in admission.refused:
@@ -241,14 +242,20 @@ class Engine:
         self._last_decode_at = ended
 
     def _append(self, owners: Sequence[SlotOwner], logits: torch.Tensor) -> None:
-        for generation, error in append_tokens(owners, logits, self._copy_slots):
-            if error is not None:
-                self._fail([generation], error)
-            elif generation.finish_reason is not None:
-                self._finish(generation, generation.finish_reason)
-                self._responder.send(generation)
-            elif generation.has_part:
-                self._responder.send(generation)
+        # Sent together: the sender would otherwise take turns with this loop from the first one on.
+        ready: list[Generation] = []
+        try:
+            for generation, error in append_tokens(owners, logits, self._copy_slots):
+                if error is not None:
+                    self._fail([generation], error)
+                elif generation.finish_reason is not None:
+                    self._finish(generation, generation.finish_reason)
+                    ready.append(generation)
+                elif generation.has_part:
+                    ready.append(generation)
+        finally:
+            if ready:
+                self._responder.send(*ready)
 
     def _copy_slots(self, generation: Generation, copies: Sequence[SlotCopy]) -> None:
         placed = self._slots.slot_copies(generation, copies)

@@ -61,7 +61,7 @@ def sample_on_device(logits: torch.Tensor, samplers: Sequence[Sampler]) -> IntAr
         Token ids, [rows] int64; `UNDEFINED` where logits are NaN or all infinite.
     """
     tokens = logits.argmax(dim=-1)
-    drawn = [row for row, each in enumerate(samplers) if not each.params.greedy]
+    drawn = [row for row, each in enumerate(samplers) if not each.greedy]
     if drawn:
         own = _draw(_rows(logits, drawn), [samplers[row] for row in drawn])
         tokens[torch.tensor(drawn, device=logits.device)] = own

@@ -154,8 +154,10 @@ class GenerationSlots:
         """Make the running slots contiguous.
 
         Returns:
-            The moves to carry out in memory, and the tokens held by each slot before them.
+            The moves to carry out in memory, and the tokens held by each slot before them; both empty without moves.
         """
+        if self._table.contiguous:
+            return (), []
         before = self._held()
         held = {owner: before[self._table.slot(owner)] for owners in self._owners.values() for owner in owners}
         moves = self._table.compact(held, self._contents.tokens())
@@ -173,7 +175,7 @@ class GenerationSlots:
         owners = [owner for owner in rows if owner is not None]
         if len(owners) == len(rows):
             # Without holes the positions are those of the owners: nothing has to be known of other slots.
-            positions = [owner.generation.held_tokens(owner.number) for owner in owners]
+            positions = [generation.held_tokens(number) for generation, number in owners]
             indices = None
         else:
             # A step writes to holes, at the first position where they hold nothing.
@@ -227,11 +229,16 @@ class GenerationSlots:
 
     def _choose(self, owner: SlotOwner, free: Mapping[int, int]) -> int:
         """Choose a free slot for an owner, from the distance to the window by slot."""
-        held = self._contents.tokens()
-        return choose_slot(
-            FreeSlot(slot, held.get(slot, 0), self._common(slot, owner), self._contents.last_used(slot), distance)
-            for slot, distance in free.items()
-        )
+        contents = self._contents
+        seen = []
+        for slot, distance in free.items():
+            held = contents.of(slot)
+            if held is None:
+                seen.append(FreeSlot(slot, 0, 0, contents.last_used(slot), distance))
+            else:
+                common = self._common(slot, owner)
+                seen.append(FreeSlot(slot, len(held.ids), common, contents.last_used(slot), distance))
+        return choose_slot(seen)
 
     def _common(self, slot: int, owner: SlotOwner) -> int:
         """Number of tokens of a free slot that an owner's prompt begins with; 0 if no prompt is prefilled into it."""
@@ -246,11 +253,11 @@ class GenerationSlots:
         found = 0, 0
         if not self._reuse or item.prompt_tokens - 1 - item.prefilled < LEAST_REUSED:
             return found
-        wanted = SlotOwner(item, 0)
-        for slot in self._contents.tokens():
+        wanted, start = SlotOwner(item, 0), item.prompt_start
+        for slot in self._contents.starting_with(start):
             found = max(found, (slot, self._common(slot, wanted)), key=_tokens)
         for other, owners in self._owners.items():
-            alike = other.prompt_start == item.prompt_start or other.prompt_tokens < LEAST_REUSED
+            alike = other.prompt_start == start or other.prompt_tokens < LEAST_REUSED
             if alike and other is not item and other.task is item.task:
                 found = max(found, (self._table.slot(owners[0]), _common_held(owners[0], item)), key=_tokens)
         slot, common = found

@@ -48,7 +48,7 @@ def append_tokens(
             samplers.append(generation.method)
             rows.append(row)
     if sampled:
-        yield from _sample(sampled, samplers, logits if len(rows) == len(logits) else logits[rows])
+        yield from _sample(sampled, samplers, logits if len(rows) == logits.shape[0] else logits[rows])
     for generation, row_of in beams.items():
         assert isinstance(generation.method, BeamGroup)
         order = generation.method.slots if generation.generated else (0,)

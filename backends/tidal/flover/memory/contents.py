@@ -64,6 +64,14 @@ class SlotContents:
         """Number of tokens by free slot that holds some."""
         return {slot: len(held.ids) for slot, held in enumerate(self._held) if held is not None}
 
+    def starting_with(self, start: bytes) -> list[int]:
+        """Free slots whose tokens have a start, see `start_of`: no others share `LEAST_REUSED` tokens with it.
+
+        Args:
+            start: Start of at least `LEAST_REUSED` tokens.
+        """
+        return [slot for slot, held in enumerate(self._held) if held is not None and held.start == start]
+
     def keep(self, slot: int, ids: IntArray, task: object | None) -> None:
         """Record what a slot holds that becomes free; nothing if `ids` is empty."""
         reference = None if task is None else weakref.ref(task)

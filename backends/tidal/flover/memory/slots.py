@@ -120,6 +120,7 @@ class SlotTable(Generic[Owner]):
         self._owners: list[Owner | None] = [None] * count
         self._slots: dict[Owner, int] = {}
         self._running: set[Owner] = set()
+        self._window: Window | None = None  # None: the running slots have changed
 
     @property
     def count(self) -> int:
@@ -139,8 +140,15 @@ class SlotTable(Generic[Owner]):
     @property
     def window(self) -> Window:
         """Slots of a decode step: from the first running one to the last, holes included."""
-        slots = [self._slots[owner] for owner in self._running]
-        return Window(min(slots), max(slots) + 1) if slots else Window(0, 0)
+        if self._window is None:
+            slots = [self._slots[owner] for owner in self._running]
+            self._window = Window(min(slots), max(slots) + 1) if slots else Window(0, 0)
+        return self._window
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether no slot between two running ones does not run: `compact` then has no moves."""
+        return len(self.window) == len(self._running)
 
     def slot(self, owner: Owner) -> int:
         """Current slot of an owner; the next `compact` may change it."""
@@ -150,6 +158,8 @@ class SlotTable(Generic[Owner]):
         """Owner of every running slot of the window, in order; None for a hole."""
         window = self.window
         owners = self._owners[window.begin : window.end]
+        if self.contiguous:
+            return owners
         return [owner if owner in self._running else None for owner in owners]
 
     def allocate(self, owner: Owner, choose: Callable[[Mapping[int, int]], int] | None = None) -> int:
@@ -188,11 +198,13 @@ class SlotTable(Generic[Owner]):
         if owner not in self._slots:
             raise Internal(f"cannot run {owner!r}: it has no slot")
         self._running.add(owner)
+        self._window = None
 
     def free(self, owner: Owner) -> None:
         """Free an owner's slot in any state."""
         self._owners[self._slots.pop(owner)] = None
         self._running.discard(owner)
+        self._window = None
 
     def compact(
         self, tokens: Mapping[Owner, int] | None = None, kept: Mapping[int, int] | None = None
@@ -203,16 +215,14 @@ class SlotTable(Generic[Owner]):
             tokens: Number of tokens held by each owner, which is the cost of a move; None: every move costs the same.
             kept: Number of tokens by free slot whose contents are exchanged rather than overwritten.
         """
-
-        def cost(owner: Owner | None, running: bool) -> int:
-            if owner is None or (owner in self._running) is not running:
-                return 0
-            return 1 if tokens is None else max(1, tokens[owner])
-
-        others = [cost(owner, False) for owner in self._owners]
+        running, others = [0] * self.count, [0] * self.count
+        for slot, owner in enumerate(self._owners):
+            if owner is not None:
+                costs = running if owner in self._running else others
+                costs[slot] = 1 if tokens is None else max(1, tokens[owner])
         for slot, held in (kept or {}).items():
             others[slot] = held
-        plan = shuffle([cost(owner, True) for owner in self._owners], others)
+        plan = shuffle(running, others)
         self.apply(plan.moves)
         return plan.moves
 
@@ -222,6 +232,7 @@ class SlotTable(Generic[Owner]):
         Raises:
             Internal: A move has an empty source, or would overwrite a sequence.
         """
+        self._window = None
         for move in moves:
             moved, other = self._owners[move.source], self._owners[move.target]
             if moved is None or (other is not None and not move.exchange):

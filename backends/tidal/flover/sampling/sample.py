@@ -45,12 +45,12 @@ def sample_tokens(logits: FloatArray, samplers: Sequence[Sampler]) -> IntArray:
 
 def _select(scores: FloatArray, samplers: Sequence[Sampler], tokens: IntArray, rows: Sequence[int]) -> None:
     """Write the token of each of some rows."""
-    greedy = [row for row in rows if samplers[row].params.greedy]
+    greedy = [row for row in rows if samplers[row].greedy]
     if len(greedy) == len(scores):
         scores.argmax(axis=1, out=tokens)
         return
     for row in greedy:
         tokens[row] = scores[row].argmax()
-    drawn = [row for row in rows if not samplers[row].params.greedy]
+    drawn = [row for row in rows if not samplers[row].greedy]
     if drawn:
         tokens[drawn] = draw_tokens(scores, drawn, [samplers[row] for row in drawn])

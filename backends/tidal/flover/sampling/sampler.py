@@ -73,6 +73,7 @@ class Sampler:
 
     Attributes:
         params: Sampling settings.
+        greedy: Whether the most likely token is selected, see `SamplingParams.greedy`.
         history: Tokens of prompt and text; None if no setting penalises them.
         bias: Token ids and the biases of their logits, [biases] each; None without any.
         ending: Token ids that end the text, [tokens].
@@ -85,7 +86,9 @@ class Sampler:
         constraint: Constraint on the tokens; None without one.
     """
 
-    __slots__ = ("_generated", "_random", "bias", "constraint", "ending", "history", "params")
+    __slots__ = (
+        "_adjusts", "_generated", "_no_end", "_random", "bias", "constraint", "ending", "greedy", "history", "params",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -94,7 +97,8 @@ class Sampler:
         ending: Collection[int] = (),
         constraint: Constraint | None = None,
     ) -> None:
-        self.params = params
+        # Read for every token: properties of the settings would be computed each time.
+        self.params, self.greedy = params, params.greedy
         self.constraint = constraint
         self.ending: IntArray = np.array(sorted(ending), np.int64)
         self.history: TokenHistory | None = None
@@ -107,16 +111,18 @@ class Sampler:
             self.bias = np.array(ids, np.int64), np.array(values, np.float32)
         self._random = None if params.greedy else np.random.default_rng(params.seed)
         self._generated = 0
+        self._no_end = params.min_tokens if len(self.ending) else 0  # number of tokens before which none may end it
+        self._adjusts = self.bias is not None or self.history is not None or constraint is not None
 
     @property
     def bans_end(self) -> bool:
         """Whether the next token may not end the text, because it has fewer than `min_tokens`."""
-        return self._generated < self.params.min_tokens and len(self.ending) > 0
+        return self._generated < self._no_end
 
     @property
     def adjusts(self) -> bool:
         """Whether the next token is selected by other scores than the logits."""
-        return self.bias is not None or self.history is not None or self.constraint is not None or self.bans_end
+        return self._adjusts or self._generated < self._no_end
 
     def draw(self) -> float:
         """Return the next random number in [0, 1)."""

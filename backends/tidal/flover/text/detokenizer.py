@@ -29,12 +29,14 @@ class Detokenizer:
     Args:
         tokenizer: Tokenizer of the model.
         prompt: Token ids of the prompt, at least one.
+        lengths: Number of characters of single tokens by id, shared by all texts of a tokenizer; added to.
     """
 
-    __slots__ = ("_ids", "_last", "_sent", "_tokenizer")
+    __slots__ = ("_ids", "_last", "_lengths", "_sent", "_tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], lengths: dict[int, int] | None = None) -> None:
         self._tokenizer = tokenizer
+        self._lengths = {} if lengths is None else lengths
         count = _CONTEXT
         self._ids = list(prompt[-count:])
         while self._decode().startswith(_REPLACEMENT) and count < min(len(prompt), _MAX_CONTEXT):
@@ -47,7 +49,7 @@ class Detokenizer:
         """Return the text that a token adds, without characters that may be unfinished."""
         self._ids.append(token)
         text = self._decode()
-        unfinished = _unfinished(text)
+        unfinished = _unfinished(text) if text.endswith(_REPLACEMENT) else 0
         if unfinished and len(self._ids) - self._last <= _UNFINISHED:
             return ""  # these tokens may all be part of one character
         certain = len(text) - unfinished
@@ -55,7 +57,7 @@ class Detokenizer:
         if added and not unfinished:
             del self._ids[: self._last]
             self._last = len(self._ids)
-            self._sent = len(self._decode())
+            self._sent = self._length()
         else:
             self._sent = max(self._sent, certain)
         return added
@@ -66,6 +68,16 @@ class Detokenizer:
         added = text[self._sent :]
         self._sent = len(text)
         return added
+
+    def _length(self) -> int:
+        """Number of characters of the tokens; of a single one, which they mostly are, decoded only once."""
+        if len(self._ids) != 1:
+            return len(self._decode())
+        (token,) = self._ids
+        length = self._lengths.get(token)
+        if length is None:
+            length = self._lengths[token] = len(self._decode())
+        return length
 
     def _decode(self) -> str:
         return str(self._tokenizer.decode(self._ids, skip_special_tokens=True))

@@ -23,6 +23,8 @@ class StopMatcher:
 
     def pass_over(self, piece: str) -> str:
         """Return the text to pass on: a stop string that ends in this piece does not end the text, a later one does."""
+        if not self._stops:
+            return piece
         text = self._held + piece
         passed = self._hold(text)
         self._over = len(self._held)
@@ -30,6 +32,8 @@ class StopMatcher:
 
     def push(self, piece: str) -> tuple[str, bool]:
         """Return the text to pass on, and whether a stop string follows it; do not push after a stop string."""
+        if not self._stops:
+            return piece, False
         text = self._held + piece
         first = self._over + 1
         starts = [start for stop in self._stops if (start := text.find(stop, max(0, first - len(stop)))) >= 0]
