@@ -130,6 +130,15 @@ class TestChanges:
             policy.finished(batch)
         assert policy.remote == {"b": [1, 0, 0]}
 
+    def test_an_instance_that_leaves_one_node_is_not_kept_for_another(self) -> None:
+        policy = policy_over(b=[1, 0, 0])
+        for _ in range(2):
+            policy.submit(ArloQuery(10, 0.0))
+        assert [node_of(policy, start(policy)) for _ in range(2)] == [None, "b"]
+        policy.allocate(LOCAL)
+        policy.allocate(LOCAL, {"c": [1, 0, 0]})
+        assert policy.remote == {"b": [1, 0, 0], "c": [1, 0, 0]}
+
     @pytest.mark.parametrize("counts", [[1, 1], [1, 1, -1]])
     def test_counts_that_do_not_match_are_refused(self, counts: list[int]) -> None:
         policy = policy_over(b=B)

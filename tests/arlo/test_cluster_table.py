@@ -74,6 +74,17 @@ class TestNodesOfAFront:
         assert nodes.servers["b"] is not server
         nodes.close()
 
+    def test_nodes_that_do_not_answer_are_left_out(self, tmp_path: Path) -> None:
+        write_cluster_table(tmp_path, ClusterTable(nodes={"b": NODE}))
+        nodes = self.nodes(tmp_path)
+        nodes.servers["b"]._reachable = False
+        assert nodes.refresh()
+        assert nodes.instances == {}
+        nodes.servers["b"]._reachable = True
+        assert nodes.refresh()
+        assert nodes.instances == {"b": [1, 0, 2]}
+        nodes.close()
+
     def test_a_broken_file_changes_nothing_and_is_logged_once(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from testing.waiting import until
 from tidal.arlo.remote_server import RemoteServer
-from tidal.errors import Internal, InvalidArgument, TidalError
+from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.repository.cluster_table import RemoteNode
 from tidal.requests import Array
 from tidal.service import ModelUnavailable
@@ -92,6 +92,7 @@ def test_an_answer(server: RemoteServer, node: Node) -> None:
     [
         (grpc.StatusCode.INVALID_ARGUMENT, "[INVALID_ARG] too long", InvalidArgument),
         (grpc.StatusCode.INTERNAL, "[INTERNAL] the engine failed", Internal),
+        (grpc.StatusCode.UNAVAILABLE, "[UNAVAILABLE] the model stops", Unavailable),
         (grpc.StatusCode.INTERNAL, "odd", Internal),
         (grpc.StatusCode.NOT_FOUND, "Request for unknown model: 'm' version 3 is not at ready state", ModelUnavailable),
         (grpc.StatusCode.UNAVAILABLE, "Request for unknown model: 'm_len16' is not found", ModelUnavailable),
@@ -135,6 +136,10 @@ def test_a_node_that_hangs_is_left_after_the_timeout(server: RemoteServer, node:
     with pytest.raises(ModelUnavailable, match="node 'b' is unreachable"):
         call(server, timeout_s=0.3)
     assert not server.reachable
+    began = time.monotonic()
+    with pytest.raises(ModelUnavailable):
+        call(server, timeout_s=10)  # it does not wait for the node again
+    assert time.monotonic() - began < 5
     node.go.set()
     assert until(lambda: server.reachable)
 
