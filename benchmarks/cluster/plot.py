@@ -29,6 +29,6 @@ def plot(document: Mapping[str, Any], file: Path) -> None:
         xlabel="sent, s",
         ylabel="latency, ms",
         yscale="log",
-        title=f"the server of one of two nodes is killed: {loss['failed']} of {loss['queries']} queries failed",
+        title=f"one of two servers is killed: {loss['failed']} of {loss['queries']:,} failed",
     )
     style.finish(figure, "Two nodes that run the queries of one model together", document["machine"], file)

@@ -1,6 +1,6 @@
 """Calls of another node's server: answers, errors, and a node that refuses, hangs or returns.
 
-The node is a gRPC server of this process, which fails as told; `test_cluster_served` has real ones.
+The node is a gRPC server of this process, which fails on demand; `test_cluster_served` has real ones.
 """
 
 from __future__ import annotations
