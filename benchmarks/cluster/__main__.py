@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import psutil
 import typer
 import yaml
 
@@ -24,6 +23,7 @@ from benchmarks.cluster.plot import plot
 from benchmarks.kept import cache_folder
 from benchmarks.report import Claim, Report, machine_line, progress
 from testing.models import make_tiny_classifier
+from testing.processes import tritonserver_of
 from tidal.repository.allocation import make_allocation, write_allocation
 from tidal.repository.names import runtime_model
 from tidal.server.child import RunningServer, tidal_serve
@@ -152,7 +152,7 @@ def _lose_node(report: Report, a: RunningServer, b: RunningServer, size: Size) -
     def kill() -> None:
         time.sleep(size.seconds / 3)
         killed_at.append(time.time())
-        _tritonserver(b).kill()
+        tritonserver_of(b).kill()
 
     progress("a load on two entrances, of which one is killed")
     killer = threading.Thread(target=kill)
@@ -187,11 +187,6 @@ def _texts(count: int) -> list[str]:
 def _slowest_after(result: LoadResult, moment_s: float) -> float:
     sent = result.scheduled
     return float(result.latency[(sent > moment_s - 1) & (sent < moment_s + 5)].max())
-
-
-def _tritonserver(server: RunningServer) -> psutil.Process:
-    children = psutil.Process(server.state.pid).children(recursive=True)
-    return next(child for child in children if child.name() == "tritonserver")
 
 
 def _wait_for_runtime(server: RunningServer, max_length: int) -> None:

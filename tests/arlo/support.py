@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from testing.waiting import until
 from tests.arlo.conftest import MAX_LENGTH
 from tidal.repository.entries import ModelEntry
 from tidal_client import AsyncClient, RequestError
@@ -55,3 +57,39 @@ async def query_until(url: str, model: str, done: Callable[[], bool]) -> tuple[i
 
         await asyncio.gather(*(one() for _ in range(8)))
     return sent, failures
+
+
+class Traffic:
+    """Sends queries of all lengths, eight at a time, while a block runs; counts them and collects failures."""
+
+    def __init__(self, url: str, model: str) -> None:
+        self.sent = self.answered = 0
+        self.failures: list[str] = []
+        self._url, self._model = url, model
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    def __enter__(self) -> Traffic:
+        self._thread.start()
+        assert until(lambda: self.sent > 50)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        texts = make_texts(64, seed=9)
+        async with AsyncClient(self._url, timeout_s=30) as client:
+
+            async def one() -> None:
+                while not self._done.is_set():
+                    self.sent += 1
+                    try:
+                        await client.classify(self._model, texts[self.sent % len(texts)], outputs=["label"])
+                        self.answered += 1
+                    except RequestError as error:
+                        self.failures.append(f"{type(error).__name__}: {error}")
+                    await asyncio.sleep(PAUSE_S)
+
+            await asyncio.gather(*(one() for _ in range(8)))

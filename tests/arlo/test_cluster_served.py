@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from testing.metrics import published
+from testing.processes import tritonserver_of
 from testing.serving import tidal_in_process
 from testing.waiting import until
 from tests.arlo.conftest import LENGTHS
-from tests.arlo.support import make_texts
+from tests.arlo.support import Traffic, make_texts
 from tidal.repository.allocation import make_allocation, write_allocation
 from tidal.repository.cluster_table import CLUSTER_FILE
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.server.local_http import open_url
 from tidal.server.stubs import live_stubs
-from tidal_client import AsyncClient, Client, RequestError
+from tidal_client import Client, RequestError
 
 pytestmark = pytest.mark.server
 
@@ -64,12 +62,6 @@ def ready(server: RunningServer) -> bool:
         return False
 
 
-def triton(server: RunningServer) -> psutil.Process:
-    """The present tritonserver of a `tidal serve`."""
-    children = psutil.Process(server.state.pid).children(recursive=True)
-    return next(child for child in children if child.name() == "tritonserver")
-
-
 def cluster(nodes: dict[str, RunningServer], *words: str) -> Any:
     repository = str(nodes["a"].state.repository)
     return tidal_in_process("cluster", *words, "--repository", repository, environment=dict(os.environ))
@@ -89,16 +81,17 @@ def ran(server: RunningServer, length: int) -> float:
     return published(metrics_text(server), "nv_inference_count", model=f"tiny_len{length}")
 
 
-def classify_all(server: RunningServer, texts: Sequence[str]) -> list[Any]:
-    with Client(server.grpc, timeout_s=60) as client:
+def classify_all(url: str, texts: Sequence[str]) -> list[Any]:
+    with Client(url, timeout_s=60) as client:
         return list(client.classify_many("tiny", list(texts)))
 
 
-def test_queries_run_on_both_nodes_with_the_same_answers(nodes: dict[str, RunningServer]) -> None:
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_queries_run_on_both_nodes_with_the_same_answers(nodes: dict[str, RunningServer], protocol: str) -> None:
     texts = make_texts(60, seed=3)
-    alone = classify_all(nodes["b"], texts)
+    alone = classify_all(nodes["b"].grpc, texts)
     before = {length: ran(nodes["b"], length) for length in LENGTHS}
-    together = classify_all(nodes["a"], texts)
+    together = classify_all(getattr(nodes["a"], protocol), texts)
     np.testing.assert_allclose([a.logits for a in together], [a.logits for a in alone], atol=1e-4)
     assert {answer.max_length for answer in together} == set(LENGTHS)  # the shorter ones are on b alone
     assert all(ran(nodes["b"], length) > before[length] for length in LENGTHS)
@@ -115,44 +108,9 @@ def runs_again(server: RunningServer) -> bool:
         return False
 
 
-class Load:
-    """Keeps six queries in flight at a server while a block runs, and collects failures."""
-
-    def __init__(self, server: RunningServer) -> None:
-        self.answered, self.failures = 0, list[str]()
-        self._server = server
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        assert until(lambda: self.answered > 30)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    async def _run(self) -> None:
-        texts = make_texts(50, seed=4)
-        async with AsyncClient(self._server.grpc, timeout_s=60) as client:
-
-            async def one(number: int) -> None:
-                while not self._done.is_set():
-                    number += 1
-                    try:
-                        await client.classify("tiny", texts[number % len(texts)], latency_ms=30_000)
-                        self.answered += 1
-                    except RequestError as error:
-                        self.failures.append(f"{type(error).__name__}: {error}")
-                    await asyncio.sleep(0.01)
-
-            await asyncio.gather(*map(one, range(6)))
-
-
 def test_a_killed_server_costs_no_query_and_is_used_again(nodes: dict[str, RunningServer]) -> None:
-    with Load(nodes["a"]) as load:
-        triton(nodes["b"]).kill()
+    with Traffic(nodes["a"].grpc, "tiny") as load:
+        tritonserver_of(nodes["b"]).kill()
         assert until(lambda: remote(nodes["a"]) == 0, 30)
         answered = load.answered
         assert until(lambda: load.answered > answered + 50, 60)
@@ -164,8 +122,8 @@ def test_a_killed_server_costs_no_query_and_is_used_again(nodes: dict[str, Runni
 
 
 def test_a_killed_instance_of_another_node_costs_no_query(nodes: dict[str, RunningServer]) -> None:
-    stubs = [stub for stub in live_stubs(triton(nodes["b"]).pid) if stub.model == "tiny_len16"]
-    with Load(nodes["a"]) as load:
+    stubs = [stub for stub in live_stubs(tritonserver_of(nodes["b"]).pid) if stub.model == "tiny_len16"]
+    with Traffic(nodes["a"].grpc, "tiny") as load:
         os.kill(stubs[0].pid, signal.SIGKILL)
         answered = load.answered
         assert until(lambda: load.answered > answered + 50, 60)
@@ -175,8 +133,8 @@ def test_a_killed_instance_of_another_node_costs_no_query(nodes: dict[str, Runni
 
 def test_a_frozen_server_costs_no_query(nodes: dict[str, RunningServer]) -> None:
     assert until(lambda: ready(nodes["b"]), 60)
-    frozen = triton(nodes["b"])
-    with Load(nodes["a"]) as load:
+    frozen = tritonserver_of(nodes["b"])
+    with Traffic(nodes["a"].grpc, "tiny") as load:
         frozen.suspend()
         try:
             assert until(lambda: remote(nodes["a"]) == 0, 30)
@@ -189,7 +147,7 @@ def test_a_frozen_server_costs_no_query(nodes: dict[str, RunningServer]) -> None
 
 
 def test_a_disconnected_node_gets_no_queries(nodes: dict[str, RunningServer]) -> None:
-    with Load(nodes["a"]) as load:
+    with Traffic(nodes["a"].grpc, "tiny") as load:
         assert cluster(nodes, "disconnect", "tiny", "b").returncode == 0
         assert until(lambda: remote(nodes["a"]) == 0)
         counted = ran(nodes["b"], 16)

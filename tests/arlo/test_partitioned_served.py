@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
 import signal
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -20,7 +18,7 @@ import pytest
 from testing.metrics import published
 from testing.waiting import until
 from tests.arlo.conftest import MAX_LENGTH
-from tests.arlo.support import PAUSE_S, make_texts
+from tests.arlo.support import Traffic, make_texts
 from tidal.errors import Internal
 from tidal.repository.allocation import ALLOCATION_FILE
 from tidal.repository.names import runtime_model
@@ -28,7 +26,7 @@ from tidal.server.allocate import LiveFront, allocate, partitioned_model
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.server.gauges import used_instances
 from tidal.server.stubs import live_stubs
-from tidal_client import AsyncClient, Client, RequestError, Unavailable
+from tidal_client import Client, Unavailable
 
 pytestmark = pytest.mark.server
 
@@ -118,41 +116,6 @@ def log_text(server: RunningServer) -> str:
     return server.state.log.read_text(errors="replace")
 
 
-class Traffic:
-    """Sends queries of all lengths, eight at a time, while a block runs; counts them and collects failures."""
-
-    def __init__(self, server: RunningServer, model: str) -> None:
-        self.sent = 0
-        self.failures: list[str] = []
-        self._server, self._model = server, model
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-
-    def __enter__(self) -> Traffic:
-        self._thread.start()
-        assert until(lambda: self.sent > 50)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    async def _run(self) -> None:
-        texts = make_texts(64, seed=9)
-        async with AsyncClient(self._server.grpc, timeout_s=30) as client:
-
-            async def one() -> None:
-                while not self._done.is_set():
-                    self.sent += 1
-                    try:
-                        await client.classify(self._model, texts[self.sent % len(texts)], outputs=["label"])
-                    except RequestError as error:
-                        self.failures.append(f"{type(error).__name__}: {error}")
-                    await asyncio.sleep(PAUSE_S)
-
-            await asyncio.gather(*(one() for _ in range(8)))
-
-
 class TestAnswers:
     def test_equal_the_source_model_and_come_from_the_shortest_runtime_that_fits(
         self, url: str, reference: Callable[[str], np.ndarray[Any, Any]]
@@ -204,7 +167,7 @@ class TestStreams:
         assert metric(server, "tidal_arlo_demoted_queries_total", "tiny") == 0
 
     def test_both_answer_under_load(self, server: RunningServer) -> None:
-        with Traffic(server, "tiny") as one, Traffic(server, "hasty") as other:
+        with Traffic(server.grpc, "tiny") as one, Traffic(server.grpc, "hasty") as other:
             assert until(lambda: min(one.sent, other.sent) > 200)
         assert one.failures == other.failures == []
 
@@ -212,7 +175,7 @@ class TestStreams:
 class TestAllocation:
     def test_it_changes_under_load_without_a_failure(self, server: RunningServer) -> None:
         middle = " ".join(["good"] * 20)
-        with Client(server.grpc) as client, Traffic(server, "tiny") as traffic:
+        with Client(server.grpc) as client, Traffic(server.grpc, "tiny") as traffic:
             assert client.classify("tiny", middle).max_length == 32
             change_instances(server, "tiny", {16: 2, 32: 0, 64: 1})
             assert used(server, "tiny") == {16: 2, 32: 0, 64: 1}
@@ -247,7 +210,7 @@ class TestFailures:
             # Instances of the previous version may still be ending.
             assert until(lambda m=model: len(stub_pids(own_server, m)) == 1)  # type: ignore[misc]
             (before,) = stub_pids(own_server, model)
-            with Traffic(own_server, "tiny") as traffic:
+            with Traffic(own_server.grpc, "tiny") as traffic:
                 os.kill(before, signal.SIGKILL)
                 assert until(lambda m=model, b=before: bool(stub_pids(own_server, m) - {b}))  # type: ignore[misc]
                 sent = traffic.sent

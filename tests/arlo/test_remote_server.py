@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -118,11 +117,6 @@ def test_a_node_that_is_gone_gets_no_calls_until_it_answers(server: RemoteServer
         call(server)
     assert not raised.value.died
     assert not server.reachable
-    began = time.monotonic()
-    for _ in range(200):
-        with pytest.raises(ModelUnavailable):
-            call(server)
-    assert time.monotonic() - began < 5  # none waits for the network
     again = Node(node.port)
     try:
         assert until(lambda: server.reachable)
@@ -136,10 +130,10 @@ def test_a_node_that_hangs_is_left_after_the_timeout(server: RemoteServer, node:
     with pytest.raises(ModelUnavailable, match="node 'b' is unreachable"):
         call(server, timeout_s=0.3)
     assert not server.reachable
-    began = time.monotonic()
-    with pytest.raises(ModelUnavailable):
-        call(server, timeout_s=10)  # it does not wait for the node again
-    assert time.monotonic() - began < 5
+    for _ in range(200):
+        with pytest.raises(ModelUnavailable):
+            call(server)
+    assert len(node.requests) == 1  # no other call was sent
     node.go.set()
     assert until(lambda: server.reachable)
 

@@ -10,9 +10,9 @@ from tidal.arlo.model import TokenRow, padded_inputs
 from tidal.arlo.remote_server import RemoteServer
 from tidal.arlo.runner import BatchRunner
 from tidal.errors import TidalError
-from tidal.repository.allocation import file_stamp
 from tidal.repository.cluster_table import CLUSTER_FILE, RemoteNode, read_cluster_table
 from tidal.repository.names import runtime_model
+from tidal.repository.validated_file import file_stamp
 from tidal.requests import Array
 from tidal.service import ModelUnavailable, ServiceContext
 

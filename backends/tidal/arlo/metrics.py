@@ -139,5 +139,7 @@ class PartitionedMetrics:
 
     def _set_remote(self, node: str, instances: Sequence[int]) -> None:
         for runtime, value in zip(self._runtimes, instances, strict=True):
-            text = "Instances of another node that queries are sent to"
-            self._metrics.gauge("remote_instances", text, node=node, runtime=str(runtime)).set(value)
+            gauge = self._metrics.gauge(
+                "remote_instances", "Instances of another node in use", node=node, runtime=str(runtime)
+            )
+            gauge.set(value)

@@ -70,24 +70,20 @@ def connect_nodes(
         tls = _tls(ca, certificate, key)
         readers = [_reader(text, tls) for text in nodes]
         front = partitioned_model(repository, model)
-    failures = _connect(repository, front, readers)
-    if watch is not None:
-        stop = stop_on_signals()
-        for failure in failures:
+    if watch is None:
+        failures = _connect(repository, front, readers)
+        _show(repository, model, as_json=as_json)
+        if failures:
+            fail("; ".join(failures))
+        return
+    stop = stop_on_signals()
+    reported: list[str] = []
+    while not stop.is_set():
+        failures = _connect(repository, front, readers)
+        for failure in failures if failures != reported else ():
             typer.echo(f"error: {failure}", err=True)
         reported = failures
-        while not stop.is_set():
-            stop.wait(watch)
-            if stop.is_set():
-                break
-            failures = _connect(repository, front, readers)
-            for failure in failures if failures != reported else ():
-                typer.echo(f"error: {failure}", err=True)
-            reported = failures
-        return
-    _show(repository, model, as_json=as_json)
-    if failures:
-        fail("; ".join(failures))
+        stop.wait(watch)
 
 
 def disconnect_nodes(

@@ -24,14 +24,13 @@ from tidal.errors import InvalidArgument
 from tidal.repository.config import instance_count, read_config
 from tidal.repository.entries import write_atomically
 from tidal.repository.names import runtime_model
+from tidal.repository.validated_file import Stamp, file_stamp, read_validated, sentence_of
 
 ALLOCATION_FILE = "allocation.json"
 # Set to `file` in the environment of a server whose models are loaded by their allocation.
 ALLOCATION_VARIABLE = "TIDAL_ALLOCATION"
 # More than any server can hold: every instance is a process with an engine.
 MAX_INSTANCES = 1024
-
-Stamp = tuple[int, int, int] | None
 
 Counts = dict[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0, le=MAX_INSTANCES)]]
 
@@ -51,9 +50,7 @@ class Allocation(BaseModel):
             # Arlo, Equation 7: every query fits the longest runtime, and some fit no other.
             raise ValueError(f"instances: the longest runtime, {longest}, needs at least 1 instance, got 0")
         if self.loaded is not None and self.loaded.keys() != self.instances.keys():
-            raise ValueError(
-                f"loaded: names runtimes {_listed(self.loaded)}, instances names {_listed(self.instances)}"
-            )
+            raise ValueError(f"loaded: names runtimes {listed(self.loaded)}, instances names {listed(self.instances)}")
         return self
 
     def serving(self) -> dict[int, int]:
@@ -79,9 +76,9 @@ class Allocation(BaseModel):
         """
         known = set(max_lengths)
         if unknown := self.instances.keys() - known:
-            raise InvalidArgument(f"instances names {_listed(unknown)}, the model's runtimes are {_listed(known)}")
+            raise InvalidArgument(f"instances names {listed(unknown)}, the model's runtimes are {listed(known)}")
         if missing := known - self.instances.keys():
-            raise InvalidArgument(f"instances lacks {_listed(missing)}, the model's runtimes are {_listed(known)}")
+            raise InvalidArgument(f"instances lacks {listed(missing)}, the model's runtimes are {listed(known)}")
 
 
 def make_allocation(instances: Mapping[int, int], loaded: Mapping[int, int] | None = None) -> Allocation:
@@ -111,15 +108,7 @@ def read_allocation(model_dir: Path) -> Allocation | None:
     Raises:
         InvalidArgument: The file is not valid; the message names its path, the field and what is accepted.
     """
-    path = model_dir / ALLOCATION_FILE
-    try:
-        return Allocation.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        raise InvalidArgument(f"{path}: {sentence_of(error)}") from None
+    return read_validated(model_dir / ALLOCATION_FILE, Allocation)
 
 
 def write_allocation(model_dir: Path, allocation: Allocation) -> None:
@@ -167,25 +156,6 @@ def allocation_stamp(model_dir: Path) -> Stamp:
     return file_stamp(model_dir / ALLOCATION_FILE)
 
 
-def file_stamp(path: Path) -> Stamp:
-    """A value that differs after the file was replaced, to detect a change cheaply; None where there is no file."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    # File times have a resolution of some milliseconds, so two changes can share one; they cannot share an inode.
-    return status.st_mtime_ns, status.st_ino, status.st_size
-
-
-def sentence_of(error: ValidationError) -> str:
-    """Return the first problems of a file as one sentence with the names of their fields."""
-    problems = []
-    for found in error.errors()[:3]:
-        where = ".".join(str(part) for part in found["loc"] if part != "[key]")
-        message = found["msg"].removeprefix("Value error, ")
-        problems.append(f"{where}: {message[:1].lower()}{message[1:]}" if where else message)
-    return "; ".join(problems)
-
-
-def _listed(lengths: Iterable[int]) -> str:
+def listed(lengths: Iterable[int]) -> str:
+    """Return lengths as the part of a sentence."""
     return ", ".join(map(str, sorted(lengths))) or "none"

@@ -14,15 +14,16 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tidal.errors import InvalidArgument
-from tidal.repository.allocation import Counts, sentence_of
+from tidal.repository.allocation import Counts, listed
 from tidal.repository.entries import write_atomically
+from tidal.repository.validated_file import read_validated
 
 CLUSTER_FILE = "cluster.json"
-# More than Ray's documentation reports for the largest clusters; a front has a thread for each instance.
-MAX_NODES = 2000
+# A front has a thread for each instance of each node.
+MAX_NODES = 1024
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(\d{1,5})")
 
@@ -79,7 +80,7 @@ class ClusterTable(BaseModel):
         for name, node in self.nodes.items():
             if unknown := node.instances.keys() - known:
                 raise InvalidArgument(
-                    f"nodes.{name}.instances names {_listed(unknown)}; the model's runtimes are {_listed(known)}"
+                    f"nodes.{name}.instances names {listed(unknown)}; the model's runtimes are {listed(known)}"
                 )
 
 
@@ -117,15 +118,8 @@ def read_cluster_table(model_dir: Path) -> ClusterTable:
     Raises:
         InvalidArgument: The file is not valid; the message names its path, the field and what is accepted.
     """
-    path = model_dir / CLUSTER_FILE
-    try:
-        return ClusterTable.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return ClusterTable(nodes={})
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        raise InvalidArgument(f"{path}: {sentence_of(error)}") from None
+    table = read_validated(model_dir / CLUSTER_FILE, ClusterTable)
+    return ClusterTable(nodes={}) if table is None else table
 
 
 def write_cluster_table(model_dir: Path, table: ClusterTable) -> None:
@@ -135,7 +129,3 @@ def write_cluster_table(model_dir: Path, table: ClusterTable) -> None:
         write_atomically(path, table.model_dump_json(indent=1, exclude_none=True) + "\n")
     else:
         path.unlink(missing_ok=True)
-
-
-def _listed(lengths: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(lengths))) or "none"

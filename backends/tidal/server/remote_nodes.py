@@ -18,7 +18,7 @@ from tidal.repository.names import runtime_model
 from tidal.server.loading import NO_PROXY
 
 _TIMEOUT_S = 5.0
-_READ_ONLY = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
+_NOT_SERVED = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class NodeReader:
             answer = stub.ModelConfig(request, timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
             details = error.details() or ""
-            if error.code() in _READ_ONLY or (error.code() is grpc.StatusCode.UNAVAILABLE and model in details):
+            if error.code() in _NOT_SERVED or (error.code() is grpc.StatusCode.UNAVAILABLE and model in details):
                 return None
             raise Unavailable(f"node '{self.name}' does not answer at {self.address}: {details}") from None
         config: Mapping[str, Any] = MessageToDict(answer.config, preserving_proto_field_name=True)
