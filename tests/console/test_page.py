@@ -395,9 +395,9 @@ class TestTop:
         terminal, own = os.openpty()
         termios.tcsetwinsize(own, (60, 160))
         before = termios.tcgetattr(own)
-        # The terminal sends the signal of Ctrl-C to those that it controls.
+        # The terminal sends the signal of Ctrl-C to those that it controls; shells let background jobs ignore it.
         process = subprocess.Popen(
-            ["setsid", "--ctty", *TIDAL, "top", target, "--interval", "0.2"],
+            ["setsid", "--ctty", "env", "--default-signal=INT", *TIDAL, "top", target, "--interval", "0.2"],
             stdin=own,
             stdout=own,
             stderr=own,

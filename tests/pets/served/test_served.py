@@ -85,10 +85,10 @@ class TestAnswers:
 
     @staticmethod
     def _crowded(served: Served) -> bool:
-        """Whether batches with rows of 8 or more different tasks have run; metrics are published within 0.2 s."""
+        """Whether batches with rows of 4 or more different tasks have run; metrics are published within 0.2 s."""
 
         def seen() -> bool:
-            fewer = served.metric("batch_distinct_tasks_bucket", "full", le="7")
+            fewer = served.metric("batch_distinct_tasks_bucket", "full", le="3")
             return served.metric("batch_distinct_tasks_count", "full") > fewer
 
         return until(seen, 0.3)
