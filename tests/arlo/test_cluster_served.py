@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from testing.certificates import write_self_signed
 from testing.metrics import published
 from testing.processes import tritonserver_of
-from testing.serving import tidal_in_process
+from testing.serving import TIDAL, tidal_in_process
 from testing.waiting import until
 from tests.arlo.conftest import LENGTHS
 from tests.arlo.support import Traffic, make_texts
 from tidal.repository.allocation import make_allocation, write_allocation
-from tidal.repository.cluster_table import CLUSTER_FILE
+from tidal.repository.cluster_table import CLUSTER_FILE, read_cluster_table
+from tidal.server.allocate import LiveFront, allocate, partitioned_model
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.server.local_http import open_url
 from tidal.server.stubs import live_stubs
@@ -155,6 +158,43 @@ def test_a_disconnected_node_gets_no_queries(nodes: dict[str, RunningServer]) ->
         assert until(lambda: load.answered > answered + 50, 60)
         assert ran(nodes["b"], 16) == counted
     assert load.failures == []
+
+
+def test_a_node_over_tls(nodes: dict[str, RunningServer], partitioned: Path, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    certificate, key = write_self_signed(tmp_path, "c", "IP:127.0.0.1")
+    shutil.copytree(partitioned, tmp_path / "c")
+    tls = (f"--grpc-server-cert={certificate}", f"--grpc-server-key={key}")
+    with tidal_serve(tmp_path / "c", "--exit-timeout", "1", "--", "--grpc-use-ssl=true", *tls) as c:
+        named = f"c={c.state.grpc}"
+        refused = cluster(nodes, "connect", "tiny", named)
+        assert (refused.returncode, "node 'c' does not answer" in refused.stderr) == (1, True)
+        assert cluster(nodes, "connect", "tiny", named, "--ca", str(certificate)).returncode == 0
+        assert until(lambda: remote(nodes["a"]) == 6)
+        # Only c is left for the shorter runtimes.
+        assert cluster(nodes, "disconnect", "tiny", "b").returncode == 0
+        assert until(lambda: remote(nodes["a"]) == 3)
+        with Client(nodes["a"].grpc) as client:
+            assert client.classify("tiny", "good").max_length == 16
+        states = [row["state"] for row in json.loads(cluster(nodes, "nodes", "tiny", "--json").stdout)]
+        assert states == ["serves"]
+
+
+def test_a_watched_node_is_followed(nodes: dict[str, RunningServer]) -> None:
+    repository = nodes["a"].state.repository
+    words = ["connect", "tiny", f"b={nodes['b'].state.grpc}", "--watch", "1", "--repository", str(repository)]
+    watching = subprocess.Popen([*TIDAL, "cluster", *words], stderr=subprocess.PIPE, text=True)
+    front = partitioned_model(nodes["b"].state.repository, "tiny")
+    live = LiveFront(nodes["b"].control, nodes["b"].state.metrics, nodes["b"].state.repository, front)
+    try:
+        for instances in ({16: 2, 32: 0, 64: 1}, {16: 1, 32: 1, 64: 1}):
+            allocate(live, instances, lambda line: None)
+            assert until(lambda n=instances: read_cluster_table(repository / "tiny").nodes["b"].instances == n)  # type: ignore[misc]
+    finally:
+        watching.send_signal(signal.SIGTERM)
+        _, errors = watching.communicate(timeout=60)
+    assert (watching.returncode, errors) == (0, "")
 
 
 class TestCommands:

@@ -6,7 +6,6 @@ import re
 import shutil
 import socket
 import ssl
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from testing.certificates import write_self_signed
 from testing.gateways import RunningGateway, running_gateway
 from testing.waiting import until
 from tests.gateway.conftest import Backend
@@ -52,24 +52,11 @@ class Guarded:
             return client.post(f"{self.gateway.url}{path}", json=document, headers=headers, **options)
 
 
-def certificate(folder: Path, name: str) -> None:
-    """Write a certificate for 127.0.0.1 that is signed by itself."""
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
-            *("-keyout", str(folder / f"{name}.key"), "-out", str(folder / f"{name}.pem"), "-days", "2"),
-            *("-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-
-
 @pytest.fixture(scope="module")
 def guarded(backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     folder = tmp_path_factory.mktemp("guarded")
     for name in ("first", "second"):
-        certificate(folder, name)
+        write_self_signed(folder, name, "IP:127.0.0.1")
     for kind in ("key", "pem"):
         shutil.copy2(folder / f"first.{kind}", folder / f"tls.{kind}")
     trust = ssl.create_default_context()
@@ -273,7 +260,7 @@ class TestGuarded:
     def test_client_certificates_of_a_file_that_changes(self, backend: Backend, tmp_path: Path) -> None:
         """Only clients whose certificate the present file signs are answered; of a broken file the one before."""
         for name in ("server", "first", "second"):
-            certificate(tmp_path, name)
+            write_self_signed(tmp_path, name, "IP:127.0.0.1")
         authority = tmp_path / "ca.pem"
         shutil.copy2(tmp_path / "first.pem", authority)
         tls = ["--tls-cert", str(tmp_path / "server.pem"), "--tls-key", str(tmp_path / "server.key")]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tritonclient.grpc
 
+from testing.certificates import write_self_signed
 from testing.serving import FREE_PORTS, Served, environment_in, publish, serving, tidal_in_process
 from testing.waiting import until
 from tests.serve.hostile import JSON, chunks, exchange, filled, status
@@ -22,15 +22,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A self-signed certificate of `localhost`, and its key."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
-    folder = tmp_path_factory.mktemp("tls")
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files],
-        check=True,
-        capture_output=True,
-    )
-    return folder / "cert.pem", folder / "key.pem"
+    return write_self_signed(tmp_path_factory.mktemp("tls"), "localhost", "DNS:localhost")
 
 
 @pytest.fixture(scope="module")
