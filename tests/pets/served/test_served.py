@@ -85,7 +85,7 @@ class TestAnswers:
 
     @staticmethod
     def _crowded(served: Served) -> bool:
-        """Whether batches with rows of 4 or more different tasks have run; metrics are published within 0.2 s."""
+        """Whether batches with rows of 4 or more different tasks have run, as far as metrics are published."""
 
         def seen() -> bool:
             fewer = served.metric("batch_distinct_tasks_bucket", "full", le="3")
@@ -94,10 +94,16 @@ class TestAnswers:
         return until(seen, 0.3)
 
     def test_rows_of_every_kind_are_counted(self, url: str, served: Served) -> None:
-        before = served.metric("executed_queries_total", "base", kind="adapter")
+        """Earlier queries may be published meanwhile: a busy server publishes its metrics some seconds late."""
+
+        def rows(**kind: str) -> float:
+            return served.metric("executed_queries_total", "base", **kind)
+
+        before = rows(kind="adapter")
         with Client(url) as client:
             client.classify_many("base", ["good"] * 3, task="adapter_0")
-        assert until(lambda: served.metric("executed_queries_total", "base", kind="adapter") == before + 3)
+        assert until(lambda: rows(kind="adapter") >= before + 3)
+        assert until(lambda: rows() == served.metric("batch_size_queries_sum", "base"))
 
 
 BAD: list[tuple[str | None, str]] = [
