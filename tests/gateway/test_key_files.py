@@ -29,7 +29,7 @@ class TestKeyFile:
         assert json.loads(listed.stdout) == [{name: value for name, value in entry.items() if name != "key"}]
         assert (entry["models"], entry["requests_per_minute"]) == (["encoder/*"], 5)
         content = (tmp_path / "keys.json").read_text()
-        assert entry["key"].rpartition("-")[2] not in content
+        assert entry["key"].split("-", 2)[2] not in content
         assert len(entry["key"]) > 50
         assert (tmp_path / "keys.json").stat().st_mode & 0o077 == 0
         revoked = tidal_in_process("keys", "revoke", entry["id"], *file, environment=environment)
