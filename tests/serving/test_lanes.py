@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from tidal.serving.lanes import LaneMode, LanePolicy, sum_of_waiting
 
 
-def run(policy: LanePolicy, takes: dict[bool, float], cost: dict[bool, float], batches: int) -> list[int]:
+def run(
+    policy: LanePolicy, takes: dict[bool, float], cost: dict[bool, float], batches: int, predicted: float = 1.0
+) -> list[int]:
     """Run batches from a queue that never ends, and return their lanes; keys are whether the mode is narrow."""
     running: list[tuple[float, int]] = []
     now, lanes = 0.0, list[int]()
@@ -29,9 +31,9 @@ def run(policy: LanePolicy, takes: dict[bool, float], cost: dict[bool, float], b
             running.append((now + takes[narrow(mode)], lanes[-1]))
         running.sort()
         now, lane = running.pop(0)
-        policy.finished(lane, 1.0, takes[lane > 0])
+        policy.finished(lane, predicted, takes[lane > 0])
     for _, lane in running:
-        policy.finished(lane, 1.0)
+        policy.finished(lane, predicted)
     return lanes
 
 
@@ -96,6 +98,29 @@ class TestSelection:
             policy.finished(policy.start(mode, 1), 1.0, usual if mode in modes[-20:] else 3.0)
             modes.append(mode)
         assert modes[-1000:].count(policy.wide) >= 980
+
+    def test_what_a_load_showed_does_not_count_for_a_lone_client(self) -> None:
+        """Under load all threads take twice as long as predicted; alone, they take 2.5 ms as predicted, one takes 4."""
+        policy = LanePolicy(1, 2)
+        loaded = run(policy, {False: 0.080, True: 0.044}, {False: 0.040, True: 0.040}, 2000, predicted=0.040)
+        assert sum(lane > 0 for lane in loaded[-500:]) >= 450
+        predicted, alone = {False: 0.0025, True: 0.0026}, {False: 0.0025, True: 0.0040}
+        lanes = list[int]()
+        for _ in range(40):
+            policy.note_arrival(0)
+            mode = policy.select(lambda each: predicted[each is policy.narrow])
+            assert mode is not None
+            lanes.append(policy.start(mode, 1))
+            policy.finished(lanes[-1], predicted[lanes[-1] > 0], alone[lanes[-1] > 0])
+        assert lanes[-20:] == [0] * 20
+
+    def test_short_batches_after_a_peak_of_long_ones_are_tried_in_both_modes_soon(self) -> None:
+        """A trial of 6 s must not rest a mode for a thousand seconds of batches of 0.1 s."""
+        policy = LanePolicy(1, 2)
+        equal = {False: 1.0, True: 1.0}
+        assert set(run(policy, {False: 6.0, True: 3.0}, equal, 1000, predicted=4.0)[-50:]) >= {1, 2}
+        after = run(policy, {False: 0.1, True: 0.14}, equal, 3000, predicted=0.2)
+        assert after[-500:].count(0) >= 450
 
     def test_a_mode_that_becomes_faster_is_used_again(self) -> None:
         policy = LanePolicy(1, 2)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # Weight of the newest arrival in the running mean of the number of queries that an arrival finds in the queue, and the
 # largest number that counts, as a multiple of the lanes: after a peak, the mean falls below 0.5 within 17 arrivals that
 # find nothing. Without the limit, a lone client with long queries was served by one thread of two for 2 seconds.
 _QUEUED_WEIGHT = 1 / 8
 _QUEUED_PER_LANE = 2
+# An arrival that usually finds fewer queries than this is lone.
+_LONE_BELOW = 0.5
 # Weight of the newest batch in a mode's pace: of the first batches, which replace a guess, of all others, and of a
 # trial, which is rare.
 _FIRST_RUNS = 4
@@ -23,8 +25,9 @@ _TRIAL_WEIGHT = 1 / 4
 # mode must save then, because lanes idle while they are drained.
 _REVIEW_AFTER = 16
 _REVIEW_MARGIN = 0.95
-# Batches of one mode until the other is tried, and the rest after a trial as a multiple of its measured batch: trials
-# take at most 1 % of the time, less as the tried mode is worse: they are not the 99th percentile of a lone client.
+# Batches of one mode until the other is tried, and until it is tried once more, as a multiple of the trial's batch in
+# usual batches: trials take at most 1 % of the time, less as the tried mode is worse: they are not the 99th percentile
+# of a lone client. Counted in batches and not in seconds: batches of a peak are many times as long as those after it.
 _TRIAL_AFTER = 64
 _TRIAL_REST = 192
 # Batches of one mode after which the other's first batch is not measured.
@@ -33,22 +36,37 @@ _LARGEST_REGRET = 16.0
 
 
 @dataclass(slots=True, eq=False)
+class _Measured:
+    """What batches of one mode took under one kind of load.
+
+    Attributes:
+        pace: Recent mean of measured over predicted latency.
+        batch_s: Recent mean of a batch's seconds.
+        runs: Number of measured batches.
+        rest: Number of batches of the other mode after which this one is tried.
+    """
+
+    pace: float = 1.0
+    batch_s: float = 0.0
+    runs: int = 0
+    rest: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
 class LaneMode:
     """Equal engine contexts that run concurrently.
 
     Attributes:
         lanes: Numbers of the contexts.
-        pace: Recent mean of measured over predicted latency.
-        runs: Number of measured batches.
+        lone: Measured while arrivals usually find no other query.
+        loaded: Measured while they find some.
         unused: Number of batches that the other mode has completed since this one last started one.
-        rests_until: Engine time in seconds until which it is not tried.
     """
 
     lanes: range
-    pace: float = 1.0
-    runs: int = 0
+    lone: _Measured = field(default_factory=_Measured)
+    loaded: _Measured = field(default_factory=_Measured)
     unused: int = 0
-    rests_until: float = 0.0
 
 
 class LanePolicy:
@@ -58,10 +76,11 @@ class LanePolicy:
     other processes, since none waits for another one at every layer of a model.
 
     An idle machine selects the mode with the smaller predicted cost times its pace, the recent ratio of measured to
-    predicted latency. Narrow lanes that are never idle are compared again after some batches, and drained if the wide
-    mode is better. A mode that has not run for long is tried, whatever the length of the queue: its measured pace and
-    not a noisy profile decides. A trial fills each lane twice, and the first batches are not measured: the weights of
-    an engine that has not run for long are not in the caches. Trials are rarer, the longer and the worse they are.
+    predicted latency. A mode has one pace for lone queries and one under load, where lanes that run at once slow each
+    other down. Narrow lanes that are never idle are compared again after some batches, and drained if the wide mode is
+    better. A mode that has not run for long is tried, whatever the length of the queue: its measured pace and not a
+    noisy profile decides. A trial fills each lane twice, and the first batches are not measured: the weights of an
+    engine that has not run for long are not in the caches. Trials are rarer, the longer and the worse they are.
 
     Args:
         wide: Number of contexts with all threads; their lanes come first.
@@ -73,12 +92,12 @@ class LanePolicy:
         self.narrow = LaneMode(range(wide, wide + narrow)) if narrow else None
         self._mode: LaneMode | None = None  # of the running lanes; None: all are idle
         self._running: dict[int, int] = {}  # lane to number of queries
+        self._lone: set[int] = set()  # lanes whose batch was started while queries were lone
         self._cold: set[int] = set()  # lanes whose batch is not measured
         self._draining = False  # whether no batch may start until all lanes are idle
         self._trial: float | None = None  # cost of the tried mode over that of the better one; None: no trial
         self._tried: LaneMode | None = None  # mode of a trial whose first batches run or have run
         self._since_review = 0
-        self._busy_s = 0.0
         self._mean_queued = 0.0
 
     @property
@@ -102,6 +121,10 @@ class LanePolicy:
         """Record a query that arrives while `waiting` others wait."""
         found = min(waiting + sum(self._running.values()), _QUEUED_PER_LANE * self.max_concurrency)
         self._mean_queued += (found - self._mean_queued) * _QUEUED_WEIGHT
+
+    def pace(self, mode: LaneMode) -> float:
+        """Recent ratio of measured to predicted latency of a mode under the present load."""
+        return self._measured(mode, lone=self._is_lone).pace
 
     def coming(self, waiting: int) -> int:
         """Usual number of further queries that arrive soon while `waiting` queries wait."""
@@ -128,7 +151,7 @@ class LanePolicy:
             tried, self._tried = self._tried, None
             return tried
         self._since_review = 0
-        costs = {mode: cost(mode) * mode.pace for mode in (self.wide, self.narrow)}
+        costs = {mode: cost(mode) * self.pace(mode) for mode in (self.wide, self.narrow)}
         if self._mode is not None:
             preferred = costs[self.wide] < _REVIEW_MARGIN * costs[self.narrow]
             self._draining = preferred or self._is_due(self.wide)
@@ -143,6 +166,8 @@ class LanePolicy:
         """Start a batch of a number of queries in the selected mode, and return its lane."""
         lane = next(index for index in mode.lanes if index not in self._running)
         self._running[lane] = queries
+        if self._is_lone:
+            self._lone.add(lane)
         self._mode = mode
         self._since_review += 1
         if self._tried is not None or mode.unused >= _COLD_AFTER:
@@ -161,30 +186,42 @@ class LanePolicy:
             took_s: Measured seconds; None if not all of the batch ran.
         """
         self._running.pop(lane, None)
-        cold = lane in self._cold
+        cold, lone = lane in self._cold, lane in self._lone
         self._cold.discard(lane)
+        self._lone.discard(lane)
         if took_s is not None and self.narrow is not None and not cold:
-            self._measure(lane in self.narrow.lanes, took_s / predicted_s, took_s)
+            ran, other = (self.narrow, self.wide) if lane in self.narrow.lanes else (self.wide, self.narrow)
+            usual_s = self._measured(other, lone=lone).batch_s
+            self._add(self._measured(ran, lone=lone), took_s / predicted_s, took_s, usual_s)
+            other.unused += 1
         if not self._running:
             self._mode, self._draining = None, False
             if self._tried is None:
                 self._trial = None
 
-    def _measure(self, ran_narrow: bool, ratio: float, took_s: float) -> None:
-        assert self.narrow is not None
-        ran, other = (self.narrow, self.wide) if ran_narrow else (self.wide, self.narrow)
-        weight = max(_PACE_WEIGHT, 1 / (ran.runs + _FIRST_RUNS))
-        self._busy_s += took_s
+    @property
+    def _is_lone(self) -> bool:
+        return self._mean_queued < _LONE_BELOW
+
+    @staticmethod
+    def _measured(mode: LaneMode, *, lone: bool) -> _Measured:
+        return mode.lone if lone else mode.loaded
+
+    def _add(self, measured: _Measured, ratio: float, took_s: float, usual_s: float) -> None:
+        """Add a batch; `usual_s` are the seconds of a batch of the other mode, 0 if none was measured."""
+        weight = max(_PACE_WEIGHT, 1 / (measured.runs + _FIRST_RUNS))
+        measured.rest = 0.0
         if self._trial is not None:
             weight = max(weight, _TRIAL_WEIGHT)
-            ran.rests_until = self._busy_s + _TRIAL_REST * took_s * min(max(self._trial, 1.0), _LARGEST_REGRET)
-        ran.pace += (ratio - ran.pace) * weight
-        ran.runs += 1
-        other.unused += 1
+            relative = took_s / usual_s if usual_s > 0 else 1.0
+            measured.rest = _TRIAL_REST * relative * min(max(self._trial, 1.0), _LARGEST_REGRET)
+        measured.pace += (ratio - measured.pace) * weight
+        measured.batch_s += (took_s - measured.batch_s) * (weight if measured.runs else 1.0)
+        measured.runs += 1
 
     def _is_due(self, mode: LaneMode) -> bool:
         """Whether a mode that does not run should be tried."""
-        return mode.unused >= _TRIAL_AFTER and self._busy_s >= mode.rests_until
+        return mode.unused >= max(_TRIAL_AFTER, self._measured(mode, lone=self._is_lone).rest)
 
 
 def sum_of_waiting(batches: Iterable[tuple[float, int]], *, lanes: int, behind: int = 0) -> float:

@@ -42,7 +42,7 @@ def two_lanes(folder: Path, *, merged_copies: int = 0) -> Iterator[tuple[Running
         run.tasks.add("t", 2)
         held = Held()
         run.engine.before = held
-        run.schedulers[0].lanes.wide.pace = 1e6
+        run.schedulers[0].lanes.wide.lone.pace = run.schedulers[0].lanes.wide.loaded.pace = 1e6
         try:
             for number in range(2):
                 run.ask(ask("t", *texts(3 + number)))

@@ -162,7 +162,7 @@ class PolymorphicPolicy:
             del self._waiting[ticket]
         lane = self._lanes.start(lanes.mode, len(chosen))
         longest = max(query.length for _, _, query in chosen)
-        seconds = lanes.table[self._padded(longest)][len(chosen)] * lanes.mode.pace
+        seconds = lanes.table[self._padded(longest)][len(chosen)] * self._lanes.pace(lanes.mode)
         runtime = bisect.bisect_left(self._runtimes, longest)
         alone = self._lanes.busy == 1 and not self._lanes.free
         return ArloBatch(lane, runtime, [query for _, _, query in chosen], seconds, alone)
