@@ -207,9 +207,10 @@ class TestRefusals:
         assert sum(error is None for error in errors) >= MOST_OPEN
 
     def test_deadlines(self, url: str, served: Served) -> None:
+        texts = ["abcdefghij" * 2] * SLOTS["writer"]
         with Client(url) as client:
             with pytest.raises(Unavailable, match="deadline of 2 ms"):
-                client.generate("writer", [3] * 20, max_tokens=100, temperature=2.0, latency_ms=2)
+                client.generate("writer", texts, max_tokens=100, temperature=50.0, latency_ms=2)
             assert client.generate("writer", [3], max_tokens=2, latency_ms=10_000).tokens
         assert until(lambda: served.metric("taken_slots", "writer") == 0)
 
