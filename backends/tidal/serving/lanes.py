@@ -90,6 +90,7 @@ class LanePolicy:
     def __init__(self, wide: int = 1, narrow: int = 0) -> None:
         self.wide = LaneMode(range(wide))
         self.narrow = LaneMode(range(wide, wide + narrow)) if narrow else None
+        self._most = max(wide, narrow)
         self._mode: LaneMode | None = None  # of the running lanes; None: all are idle
         self._running: dict[int, int] = {}  # lane to number of queries
         self._lone: set[int] = set()  # lanes whose batch was started while queries were lone
@@ -103,7 +104,7 @@ class LanePolicy:
     @property
     def max_concurrency(self) -> int:
         """Maximum number of concurrent batches."""
-        return max(len(mode.lanes) for mode in (self.wide, self.narrow) if mode is not None)
+        return self._most
 
     @property
     def busy(self) -> int:
