@@ -2,7 +2,7 @@
 
 A draft costs rows of a pass, and saves passes if the model would have generated it (Leviathan et al., "Fast Inference
 from Transformers via Speculative Decoding", ICML 2023, §3). Rows are cheap while a pass waits for weights from memory,
-and not worth their time once many generations share it.
+and do not pay once many generations share it.
 """
 
 from __future__ import annotations
