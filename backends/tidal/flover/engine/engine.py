@@ -187,7 +187,7 @@ class Engine:
             False if nothing was run: there are no drafts, or the pass failed. A decode step then shows which
             generation fails.
         """
-        drafts = speculation.select(self._slots.running_generations)
+        drafts = speculation.select(self._slots.running_generations) if speculation.due() else {}
         if not drafts:
             return False
         began = time.monotonic()

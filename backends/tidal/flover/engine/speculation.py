@@ -97,6 +97,11 @@ class Speculation:
         self._pass = 0  # number of the present pass
         self._next_at = 0  # number of the pass for which some generation is looked up again
 
+    def due(self) -> bool:
+        """Count the next pass; return whether some generation may have a draft for it: then call `select`."""
+        self._pass += 1
+        return self._pass >= self._next_at
+
     def select(self, running: Sequence[Generation]) -> dict[Generation, list[int]]:
         """Return the drafted tokens that the next pass checks, of the generations that have some.
 
@@ -104,9 +109,6 @@ class Speculation:
             running: Generations that run.
         """
         self.drop()
-        self._pass += 1
-        if self._pass < self._next_at:
-            return {}
         if any(generation.task is not None for generation in running):  # their passes have one row per slot
             return {}
         slots = sum(generation.slots for generation in running)
@@ -129,7 +131,7 @@ class Speculation:
         return {each: drafting.draft[: drafting.checked] for each, drafting in self._drafted if drafting.checked}
 
     def passed(self, seconds: float) -> tuple[int, int]:
-        """Record the pass over the generations of the last `select`, after their tokens were appended.
+        """Record a pass, after its tokens were appended, over the generations of the last `select` if that was for it.
 
         Args:
             seconds: Duration of the pass, with sampling.
@@ -138,6 +140,8 @@ class Speculation:
             Numbers of drafted tokens that were checked, and of tokens gained by them.
         """
         checked = gained = 0
+        if self._load is None:
+            return checked, gained
         for generation, drafting in self._drafted:
             new = generation.tokens[len(drafting.lookup) - generation.prompt_tokens :]
             compared = min(max(drafting.checked, 1), len(new))
@@ -147,8 +151,10 @@ class Speculation:
             if drafting.checked:
                 checked += drafting.checked
                 gained += max(len(new) - 1, 0)
-        if self._load is not None:
-            self._policy.measured(*self._load, checked, seconds)
+            elif alike:  # its draft may pay soon
+                drafting.rest = 0
+                drafting.next_at = self._next_at = self._pass + 1
+        self._policy.measured(*self._load, checked, seconds)
         self.drop()
         return checked, gained
 

@@ -21,7 +21,7 @@ _LEAST_GAIN = 1.02
 # Weight of the newest draft in the running mean of acceptance, of one generation and of all.
 _ACCEPTANCE_WEIGHT = 1 / 8
 _PRIOR_WEIGHT = 1 / 64
-_FIRST_PRIOR = 0.5
+_FIRST_PRIOR = 0.25
 # Weight of the newest pass in the ratio of measured to predicted duration, and the limits of a ratio: a pass that other
 # work delayed shows nothing.
 _PACE_WEIGHT = 1 / 16
