@@ -30,7 +30,9 @@ def test_generated_pages_are_current() -> None:
 
 
 def test_brackets_of_accepted_values_are_paired() -> None:
-    rows = [line.split(" | ") for line in (ROOT / "docs/reference/cli.md").read_text().splitlines() if line[:3] == "| `"]
+    rows = [
+        line.split(" | ") for line in (ROOT / "docs/reference/cli.md").read_text().splitlines() if line[:3] == "| `"
+    ]
     accepted = {name.strip("|` "): value for name, value, *_ in rows}
     assert [value for value in accepted.values() if value.count("[") != value.count("]")] == []
     assert accepted["--server`, `-s"] == "[HOST:]PORT"  # brackets around a part of it
