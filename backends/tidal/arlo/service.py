@@ -19,7 +19,7 @@ from tidal.arlo.policies import ArloBatch, PlacementPolicy
 from tidal.arlo.rows import RowBuilder
 from tidal.arlo.runner import BatchRunner
 from tidal.encoder_tasks.metrics import AnswerMetrics
-from tidal.errors import Internal, Unavailable
+from tidal.errors import Internal
 from tidal.requests import PendingRequest
 from tidal.service import ModelUnavailable, ServiceContext
 from tidal.serving.backoff import backoff_s
@@ -282,7 +282,7 @@ class ArloService:
                     Internal(f"the process to run this query crashed or was down {row.crashes} times: {error}")
                 )
             elif self._closing:
-                row.parent.fail(Unavailable(f"the model stops serving here, and {error}"))
+                row.parent.fail(model_stops())
         with self._lock:
             self._policy.requeue(batch)
             self._metrics.waiting.set(len(self._policy))
