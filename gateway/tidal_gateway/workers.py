@@ -95,7 +95,7 @@ class Workers(Multiprocess):
         self._running = running
 
     def terminate_all(self) -> None:
-        """Ask the workers to end, and give up the port: while they drain, nobody would accept its connections."""
+        """Signal the workers to exit and close the port, because nothing accepts connections while they drain."""
         for listener in self.sockets:
             listener.close()
         super().terminate_all()

@@ -65,7 +65,7 @@ def prompt_calls(
         prompts: Inputs and beginning of each prompt.
         count: Number of texts per prompt.
         options: Parameters of the request.
-        most: Largest number of texts.
+        most: Maximum number of texts.
 
     Raises:
         Refusal: There are too many texts.

@@ -17,8 +17,8 @@ from tidal_gateway.settings import PREFIX, Settings, is_list, plain_type, read_s
 
 _HELP = """Serve the OpenAI API, Cohere's and Jina's rerank, text-embeddings-inference's API and KServe's v2 protocol.
 
-One port for any number of servers: it sends each request to the server with the fewest outstanding ones, and again
-where a process died. With `--keys FILE` every request needs an API key, see `tidal keys`. Runs until SIGINT (Ctrl-C) or
+One port for any number of servers: it sends each request to the server with the fewest outstanding ones, and retries
+it if a process died. With `--keys FILE` every request needs an API key, see `tidal keys`. Runs until SIGINT (Ctrl-C) or
 SIGTERM; on a signal it answers requests in flight and exits.
 
 Every option can also be an environment variable (`--max-body-bytes` is `TIDAL_GATEWAY_MAX_BODY_BYTES`; lists are

@@ -31,7 +31,7 @@ class ConnectionLimits:
     """Limits of connections.
 
     Attributes:
-        max_connections: Largest number of connections of a worker.
+        max_connections: Maximum number of connections of a worker.
         max_header_bytes: Largest total size of the headers.
         header_timeout_s: Longest time until they are complete, in seconds.
         max_waiting_bytes: Largest body that is read of a request behind one that is being answered.

@@ -1,4 +1,4 @@
-"""What an error of a call says about the process that had it: pure functions of Triton's and Tidal's messages."""
+"""Classify the error of a call: whether the process that ran it died."""
 
 from __future__ import annotations
 
