@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from testing.waiting import until
 from tests.client.conftest import ProbeServer
-from tests.client.test_encoders import embedding_of
+from tests.client.embeddings import embedding_of
 from tidal_client import Client, InvalidArgument, Unavailable
 from tidal_client.bulk.run import Paths, embed_file
 from tidal_client.bulk.state import Settings

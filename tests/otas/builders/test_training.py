@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from testing import tiny_vision as tiny
 from testing.vits import tiny_config, tiny_vit
+from tests.otas.builders.digits import digits
 from tidal.errors import InvalidArgument
 from tidal.otas.images import ImageDecoder
 from tidal.otas.manifest import OtasForm
 from tidal.otas.runner import open_runner
 from tidal.otas.tasks import TaskParameters
 from tidal_builders.otas.training.accuracy import measure_accuracy
-from tidal_builders.otas.training.images import LabelledImages, Pixels, read_images
+from tidal_builders.otas.training.images import Pixels, read_images
 from tidal_builders.otas.training.pretrain import Variation, pretrain
 from tidal_builders.otas.training.settings import Settings
 from tidal_builders.otas.training.train import train_task
@@ -31,17 +30,6 @@ from tidal_builders.otas.transformer import load_transformer
 pytestmark = pytest.mark.slow
 
 QUICK = Settings(epochs=3, batch=64, rate=0.01)
-
-
-def digits(count: int, labels: tuple[str, ...] = tuple("0123456789")) -> LabelledImages:
-    """Scans of handwritten digits of 8 x 8 pixels, whose classes are the digits modulo the number of labels."""
-    found = load_digits()
-    images = []
-    for image in found.images[:count]:
-        stream = io.BytesIO()
-        Image.fromarray((image * 15).astype(np.uint8)).save(stream, "PNG")
-        images.append(stream.getvalue())
-    return LabelledImages("digits", images, found.target[:count].astype(np.int64) % len(labels), labels)
 
 
 def form_of(vit: Any, gammas: tuple[int, ...]) -> OtasForm:
