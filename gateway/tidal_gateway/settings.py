@@ -18,7 +18,7 @@ from tidal_gateway.tools.formats import TOOL_FORMATS
 PREFIX: Final = "TIDAL_GATEWAY_"
 
 
-class Settings(BaseModel):
+class GatewaySettings(BaseModel):
     """Settings of the gateway; the descriptions are the help texts of the command."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -100,7 +100,7 @@ class Settings(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _check_together(self) -> Settings:
+    def _check_together(self) -> GatewaySettings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key: expected both or none")
         if self.tls_client_ca is not None and self.tls_cert is None:
@@ -148,7 +148,7 @@ def _is_address(text: str) -> bool:
     return bool(host) and "/" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65536
 
 
-def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> Settings:
+def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> GatewaySettings:
     """Merge the settings: a flag replaces an environment variable, which replaces the file's value.
 
     Args:
@@ -162,10 +162,10 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], file
     values: dict[str, Any] = {**_of_file(file), **_of_environment(environment)}
     values.update({name: value for name, value in flags.items() if value is not None and value != []})
     for name in values:
-        if name not in Settings.model_fields:
-            raise InvalidArgument(f"unknown setting '{name}': {did_you_mean(name, Settings.model_fields)}")
+        if name not in GatewaySettings.model_fields:
+            raise InvalidArgument(f"unknown setting '{name}': {did_you_mean(name, GatewaySettings.model_fields)}")
     try:
-        return Settings.model_validate(values)
+        return GatewaySettings.model_validate(values)
     except ValidationError as error:
         raise InvalidArgument("; ".join(map(_sentence, error.errors()))) from None
 
@@ -182,7 +182,7 @@ def plain_type(name: str) -> type:
 
 
 def _plain_type(name: str) -> type:
-    annotation = Settings.model_fields[name].annotation
+    annotation = GatewaySettings.model_fields[name].annotation
     if get_origin(annotation) in (Union, types.UnionType):
         (annotation,) = (each for each in get_args(annotation) if each is not type(None))
     kind = get_origin(annotation) or annotation
@@ -212,8 +212,8 @@ def _of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         name = variable.removeprefix(PREFIX).lower()
         if name == "config":  # the file itself
             continue
-        if name not in Settings.model_fields:
-            known = [PREFIX + each.upper() for each in Settings.model_fields]
+        if name not in GatewaySettings.model_fields:
+            known = [PREFIX + each.upper() for each in GatewaySettings.model_fields]
             raise InvalidArgument(f"unknown environment variable '{variable}': {did_you_mean(variable, known)}")
         values[name] = text.split() if is_list(name) else text
     return values

@@ -45,7 +45,7 @@ from tidal_builders.kinds import KINDS
 from tidal_gateway.api.request import ApiRequest
 from tidal_gateway.description import openapi
 from tidal_gateway.edge.exchange import Exchange
-from tidal_gateway.settings import Settings
+from tidal_gateway.settings import GatewaySettings
 from tidal_gateway.upstream.models import ModelFacts
 
 
@@ -199,7 +199,7 @@ def test_an_api_route(monkeypatch: pytest.MonkeyPatch) -> None:
             answer.raw_output_contents.append(np.array([len(each.split()) for each in texts], np.int32).tobytes())
             return answer
 
-    gateway: Any = SimpleNamespace(pool=WordCounter(), settings=Settings())
+    gateway: Any = SimpleNamespace(pool=WordCounter(), settings=GatewaySettings())
     body = json.dumps({"model": "m", "input": ["a b", "c"]}).encode()
     exchange = Exchange("id", "POST", "/v1/count", "")
     answer = asyncio.run(module.COUNT.answer(ApiRequest(gateway, exchange, None, {}, body, {})))

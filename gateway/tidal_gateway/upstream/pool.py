@@ -28,7 +28,7 @@ _RECHECK_S: Final = 0.5
 _UNTRACED: Final = nullcontext[Metadata | None](None)
 
 
-class Pool:
+class ServerPool:
     """All servers behind the gateway.
 
     Args:
