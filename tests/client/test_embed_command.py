@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from testing.waiting import until
 from tests.client.conftest import ProbeServer
-from tests.client.test_encoders import embedding_of
+from tests.client.embeddings import embedding_of
 from tidal_client import Client, InvalidArgument, Unavailable
 from tidal_client.bulk.run import Paths, embed_file
-from tidal_client.bulk.state import Settings
+from tidal_client.bulk.state import BulkSettings
 from tidal_client.bulk.texts import open_texts, scan
 from tidal_client.main import build_app
 
@@ -104,7 +104,7 @@ def test_an_interrupted_run_continues_exactly(
 ) -> None:
     paths, texts = Paths(tmp_path / "out.npy"), open_texts(lines)
     found = scan(texts)
-    settings = Settings(found.texts, found.digest, "embedder", ("1",), None, None, "float32")
+    settings = BulkSettings(found.texts, found.digest, "embedder", ("1",), None, None, "float32")
     written = list[int]()
 
     def interrupt(count: int) -> None:
@@ -139,7 +139,7 @@ def test_an_interrupted_run_continues_exactly(
 def test_a_run_continues_with_equal_settings_only(server: ProbeServer, lines: Path, tmp_path: Path) -> None:
     paths, texts = Paths(tmp_path / "out.npy"), open_texts(lines)
     found = scan(texts)
-    settings = Settings(found.texts, found.digest, "embedder", ("1",), None, None, "float32")
+    settings = BulkSettings(found.texts, found.digest, "embedder", ("1",), None, None, "float32")
 
     def interrupt(_count: int) -> None:
         raise KeyboardInterrupt
@@ -190,7 +190,7 @@ def test_a_failed_request_leaves_what_was_written(server: ProbeServer, tmp_path:
     file, paths = tmp_path / "texts.txt", Paths(tmp_path / "out.npy")
     file.write_text("\n".join(["much longer texts are sent first"] * 20 + ["unavailable"]))
     texts = open_texts(file)
-    settings = Settings(21, scan(texts).digest, "embedder", ("1",), None, None, "float32")
+    settings = BulkSettings(21, scan(texts).digest, "embedder", ("1",), None, None, "float32")
     with Client(server.http) as client, pytest.raises(Unavailable):
         embed_file(client, texts, settings, paths, concurrency=1, report=lambda _: None)
     assert json.loads(paths.state.read_text())["complete"] == 2
@@ -252,7 +252,7 @@ def test_wrong_usage_sends_nothing(lines: Path, options: list[str], message: str
 
 def test_without_a_server_the_error_says_so(lines: Path, tmp_path: Path, closed_port: int) -> None:
     paths, texts = Paths(tmp_path / "out.npy"), open_texts(lines)
-    settings = Settings(101, "", "m", ("1",), None, None, "float32")
+    settings = BulkSettings(101, "", "m", ("1",), None, None, "float32")
     with Client(f"http://127.0.0.1:{closed_port}") as client, pytest.raises(ConnectionError):
         embed_file(client, texts, settings, paths, concurrency=1, report=lambda _: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt"]
@@ -262,7 +262,7 @@ def test_an_array_without_its_state_is_written_again_and_one_that_is_lost_is_nam
     server: ProbeServer, lines: Path, tmp_path: Path
 ) -> None:
     paths, texts = Paths(tmp_path / "out.npy"), open_texts(lines)
-    settings = Settings(101, scan(texts).digest, "embedder", ("1",), None, None, "float32")
+    settings = BulkSettings(101, scan(texts).digest, "embedder", ("1",), None, None, "float32")
     paths.state.write_text(json.dumps({"settings": {**_as_dict(settings)}, "max_rows": 8, "complete": 1, "ahead": [3]}))
     with (
         Client(server.http) as client,
@@ -278,8 +278,8 @@ def test_an_array_without_its_state_is_written_again_and_one_that_is_lost_is_nam
         assert embed_file(client, texts, settings, paths, concurrency=1, report=lambda _: None) == (101, 16)
 
 
-def _as_dict(settings: Settings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in Settings.__slots__}
+def _as_dict(settings: BulkSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in BulkSettings.__slots__}
 
 
 def _plain(text: str) -> str:

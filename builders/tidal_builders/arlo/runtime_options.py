@@ -48,14 +48,14 @@ class RuntimeOptions(BaseModel):
     lengths: tuple[int, ...] | Literal["auto"] = Field(
         "auto",
         description="input lengths of the runtimes in tokens, ascending; the last is the longest input; auto: up to "
-        f"{MAX_RUNTIMES} with the least mean latency, measured over a fine grid of lengths, for the lengths that come",
+        f"{MAX_RUNTIMES} with the least mean latency, measured over a fine grid of lengths, for the expected lengths",
     )
     lengths_like: Literal["short", "even"] | Path | None = Field(
         None,
-        description="lengths that come, which auto chooses lengths, form and precision for; a text file, one text per "
-        "line, relative to the spec file: those of its texts; short: those of short messages, 24 tokens in the median; "
-        "even: all equally often; default: those that `tidal build --relearn` has read from a server, else those of "
-        "the texts of samples, or short without them",
+        description="expected input lengths, for which auto chooses lengths, form and precision; a text file, one text "
+        "per line, relative to the spec file: those of its texts; short: those of short messages, 24 tokens in the "
+        "median; even: all equally often; default: those that `tidal build --relearn` has read from a server, else "
+        "those of the texts of samples, or short without them",
     )
     form: Literal["auto", "static", "dynamic"] = Field(
         "auto",
@@ -101,7 +101,7 @@ class RuntimeOptions(BaseModel):
 
     @property
     def chooses_by_length(self) -> bool:
-        """Whether the build chooses something by the lengths that come."""
+        """Whether the build chooses something by the expected lengths."""
         return "auto" in (self.lengths, self.form, self.precision)
 
     @property

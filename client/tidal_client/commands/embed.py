@@ -18,7 +18,7 @@ from rich.progress import Progress as Bars
 from tidal_client import exit_codes
 from tidal_client.bulk.output import SUFFIXES
 from tidal_client.bulk.run import Paths, embed_file
-from tidal_client.bulk.state import Settings
+from tidal_client.bulk.state import BulkSettings
 from tidal_client.bulk.texts import Scan, TextFile, open_texts, scan
 from tidal_client.client import Client
 from tidal_client.commands.target import TargetServer, Url, choose_target
@@ -96,7 +96,7 @@ def embed(
 
         try:
             versions = client.metadata(model).versions
-            settings = Settings(found.texts, found.digest, model, versions, prompt, dimensions, element)
+            settings = BulkSettings(found.texts, found.digest, model, versions, prompt, dimensions, element)
             shape = embed_file(client, texts, settings, Paths(out), concurrency=concurrency, report=report)
         except (RequestError, OSError, KeyboardInterrupt) as error:
             bars.stop()

@@ -16,7 +16,7 @@ from testing.task_heads import PROMPTS, answer_or_none, best_span, entities, exp
 from testing.truth import Truth, random_terms
 from testing.waiting import until
 from tests.pets.served.conftest import Served
-from tests.pets.served.test_served import make_texts
+from tests.pets.served.texts import make_texts
 from tidal.pets.tasks.folder import add_task
 from tidal.pets.terms import FloatArray, TaskTerms
 from tidal.tasks.folder import remove_task
