@@ -1,7 +1,4 @@
-"""`python -m benchmarks.redraw`: draw the figures of the committed results again, from their JSON.
-
-The figures of OTAS and of Arlo's simulated cluster are left out: their JSON does not contain all the plotted data.
-"""
+"""`python -m benchmarks.redraw`: draw the figures of the committed results again, from their JSON."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arlo import plot as arlo
+from benchmarks.arlo_cluster import plot as arlo_cluster
 from benchmarks.batcher import plot as batcher
 from benchmarks.client_cost import plot as client_cost
 from benchmarks.cluster import plot as cluster
@@ -22,6 +20,7 @@ from benchmarks.encoders import plot as encoders
 from benchmarks.entrances import plot as entrances
 from benchmarks.flover import plot as flover
 from benchmarks.gateway import plot as gateway
+from benchmarks.otas import plot as otas
 from benchmarks.pets import plot as pets
 from benchmarks.plots import headlines
 from benchmarks.report import RESULTS
@@ -34,6 +33,7 @@ Draw = Callable[[Mapping[str, Any], Path], None]
 FIGURES: dict[str, Draw] = {
     "serving_path": serving_path.save,
     "arlo": arlo.save,
+    "arlo_cluster": arlo_cluster.plot,
     "batcher": batcher.plot,
     "client_cost": client_cost.plot,
     "gateway": gateway.plot,
@@ -41,6 +41,7 @@ FIGURES: dict[str, Draw] = {
     "shared_level": partial(compositions.plot_sharing, shared=shared_prepare.SHARED, title=shared_level.TITLE),
     "decoder_tasks": partial(compositions.plot_sharing, shared=decoder_tasks.SHARED, title=decoder_tasks.TITLE),
     "pets": pets.save,
+    "otas": otas.plot,
     "entrances": entrances.plot,
     "flover": flover.save,
     "tabi": tabi.save,

@@ -12,10 +12,9 @@ from benchmarks.arlo_cluster import figures, overhead, served
 from benchmarks.arlo_cluster.allocation import allocation_times
 from benchmarks.arlo_cluster.figures import Published, Setting
 from benchmarks.arlo_cluster.inputs import ASSUMED, BASE, LARGE, READ_OFF, ClusterData
-from benchmarks.plots import style
+from benchmarks.arlo_cluster.plot import DRAWN, plot, series
 from benchmarks.report import Claim, Report, progress
 from tidal.simulator.arlo import ClusterResult
-from tidal.simulator.arlo.plot import plot
 
 _COLUMNS = ["system", "mean ms", "paper", "ratio", "median ms", "paper", "p98 ms", "paper", "ratio", "over SLO", "GPUs"]
 
@@ -23,7 +22,9 @@ _COLUMNS = ["system", "mean ms", "paper", "ratio", "median ms", "paper", "p98 ms
 def main(
     quick: Annotated[bool, typer.Option("--quick", help="Shorter runs; under 3 minutes.")] = False,
     data: Annotated[Path | None, typer.Option(help="Folder with twitter_2021_rate and tweet_lengths.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write results here, tables (.txt) and plots beside it.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write results here, tables (.txt) and a figure (.png) beside it.")
+    ] = None,
 ) -> None:
     """Compare the simulator with a real server, simulate Arlo's evaluation, and time its scheduling decisions."""
     report, inputs = Report("arlo_cluster", quick), ClusterData(data)
@@ -40,12 +41,11 @@ def main(
     for setting in figures.FIGURE_6:
         _against(report, setting, setting.run(inputs, quick))
     _load_sweep(report, inputs, quick)
-    _scaling(report, inputs, quick, json)
+    _scaling(report, inputs, quick)
     p98 = {}
     for key, setting in zip(("base", "large"), figures.FIGURE_10, strict=True):
         results = setting.run(inputs, quick)
         _against(report, setting, results)
-        _plot(json, setting, f"figure_10_{key}", results)
         for other, goal in (("dt", "dt"), ("infaas", "infaas")):
             paper = figures.MEAN_VS[setting.title][other]
             measured = results["arlo"].mean_ms / results[other].mean_ms - 1
@@ -57,10 +57,11 @@ def main(
     _runtimes(report, inputs, quick)
     results = figures.TABLE_3.run(inputs, quick)
     _table(report, figures.TABLE_3, results, figures.TABLE_3_PAPER)
-    _plot(json, figures.TABLE_3, "figure_12", results)
     for setting, published in zip(figures.TABLE_4, figures.TABLE_4_PAPER, strict=True):
         _table(report, setting, setting.run(inputs, quick), published)
     report.finish(json)
+    if json is not None:
+        plot(report.document(), json.with_suffix(".png"))
 
 
 def _allocation(report: Report, quick: bool) -> None:
@@ -152,11 +153,10 @@ def _load_sweep(report: Report, data: ClusterData, quick: bool) -> None:
     report.add_table("Figure 7: load sweep, Bert-Base, 10 GPUs (the paper has a picture only)", columns, rows)
 
 
-def _scaling(report: Report, data: ClusterData, quick: bool, json: Path | None) -> None:
+def _scaling(report: Report, data: ClusterData, quick: bool) -> None:
     setting = figures.FIGURE_8
     results = setting.run(data, quick)
     _table(report, setting, results, figures.FIGURE_8_PAPER)
-    _plot(json, setting, "figure_8", results)
     arlo, dt = results["arlo"].mean_gpus, results["dt"].mean_gpus
     note = f"time-weighted GPUs {arlo:.2f} and {dt:.2f}; the paper's are 5.49 and 6.38"
     report.claims.append(Claim("sim_gpus_vs_dt", f"<= {5.49 / 6.38:.3f}", arlo / dt, f"{5.49 / 6.38:.3f}", note))
@@ -193,13 +193,8 @@ def _keep(report: Report, setting: Setting, results: Mapping[str, ClusterResult]
         for name, result in results.items()
     }
     report.measured[setting.title] = kept
-
-
-def _plot(json: Path | None, setting: Setting, name: str, results: Mapping[str, ClusterResult]) -> None:
-    if json is not None:
-        file = json.with_name(f"{json.stem}_{name}.png")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        style.styled(plot)(list(results.values()), file, title=setting.title, slo_s=setting.stream.slo_s)
+    if setting.title in DRAWN:
+        report.measured.setdefault("series", {})[setting.title] = series(results)
 
 
 if __name__ == "__main__":

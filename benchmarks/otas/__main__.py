@@ -28,14 +28,16 @@ def main(
     data: Annotated[
         Path | None, typer.Option(help="Folder with cifar10 and clothing_small, and twitter_2021_rate for real rates.")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="Results file; tables (.txt) and plots go to its folder.")] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="Write results here, tables (.txt) and a figure (.png) beside it.")
+    ] = None,
 ) -> None:
     """Compare OTAS with other systems on a server and in simulation, and its policies with the exact optimum."""
     report, traces = Report("otas", quick), Traces(data, quick)
     kept = None
     try:
         artefacts = load(data)
-        kept = live.measure(report, artefacts, QUICK if quick else FULL, json)
+        kept = live.measure(report, artefacts, QUICK if quick else FULL)
         if not quick:
             prompt_forms.add(report, prompt_forms.compare(artefacts))
     except ArtefactsMissing as missing:
@@ -50,10 +52,9 @@ def main(
     _gaps(report, quick)
     for compared in simulated.compare(traces):
         _add(report, compared)
-        if json is not None:
-            json.parent.mkdir(parents=True, exist_ok=True)
-            plot(compared, json.with_name(f"{json.stem}_{_slug(compared)}.png"))
     report.finish(json)
+    if json is not None:
+        plot(report.document(), json.with_suffix(".png"))
     if kept is not None:
         kept.unlink()
 
@@ -106,10 +107,6 @@ def _add(report: Report, compared: ComparedPolicies) -> None:
         report.claims.append(Claim(f"sim_utility_vs_{name}[{case}]", f">= {goal}", ours, paper, note))
     over = compared.over(PARETO, OTAS)
     report.claims.append(Claim(f"pareto_vs_paper_policy[{case}]", "> 1.0", over))
-
-
-def _slug(compared: ComparedPolicies) -> str:
-    return f"{compared.trace}_{compared.profile}".replace(" ", "_").lower()
 
 
 if __name__ == "__main__":

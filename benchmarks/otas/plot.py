@@ -1,48 +1,78 @@
-"""Plots of a trace: utility over time, accuracies, γ and outcomes (Figures 9 to 13)."""
+"""Figure of the benchmark: utility on a server and in simulation, and the γ of the answers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+from benchmarks.otas import simulated
+from benchmarks.otas.live import systems as live
+from benchmarks.plots.bars import Bars, save
 
-from benchmarks.otas.inputs import GAMMAS
-from benchmarks.otas.simulated import INFAAS, OTAS, PARETO, PETS, ComparedPolicies
-from benchmarks.plots import style
-from benchmarks.report import machine
+_TIDAL, _PAPER = "Tidal (pareto)", "published policy"
+_LIVE = {
+    live.PARETO: _TIDAL,
+    live.PAPER: _PAPER,
+    live.PETS: "PetS: γ 0 always",
+    live.TOME: "ToMe: one γ below 0",
+    live.VPT: "VPT: one γ above 0",
+    live.INFAAS: "INFaaS: switches models",
+    live.RESIDENT: "INFaaS, all resident",
+}
+_SIMULATED = {
+    simulated.PARETO: _TIDAL,
+    simulated.OTAS: _PAPER,
+    simulated.PETS: _LIVE[live.PETS],
+    "ToMe (-15)": _LIVE[live.TOME],
+    "VPT (2)": _LIVE[live.VPT],
+    simulated.INFAAS: _LIVE[live.INFAAS],
+}
+_UNIT = "% of the utility offered (higher is better)"
 
-_COLOURS = style.colours([PARETO, OTAS, PETS, INFAAS, "ToMe (-15)", "VPT (2)"], [PARETO], [OTAS])
-_SHOWN = tuple(_COLOURS)
+
+def plot(document: Mapping[str, Any], file: Path) -> None:
+    """Draw the results as kept in JSON; without a live run, the simulated ones.
+
+    Args:
+        document: Content of the JSON file.
+        file: PNG or SVG to write.
+    """
+    measured = document["measured"]
+    panels = [_simulated({title: found for title, found in measured.items() if " trace, throughput of " in title})]
+    if "live" in measured:
+        rounds = measured["live"]["rounds"]
+        panels = [_utility(rounds), _gammas(rounds), *panels]
+    title = "Vision transformer under varying load: utility earned, and tokens added (γ > 0) or merged (γ < 0)"
+    save(panels, title, document["machine"], file, tidal=[_TIDAL], variants=[_PAPER], width=5.8)
 
 
-@style.styled
-def plot(compared: ComparedPolicies, file: Path) -> None:
-    """Write a picture in the format that the file's name ends in."""
-    figure, (utility, accuracy, gammas, outcomes) = style.panels(2, 2, width=5.6)
-    for system in _SHOWN:
-        result = compared.results[system]
-        utility.plot(result.earned_until(int(result.ended) + 1) / 1e3, label=system, color=_COLOURS[system])
-        accuracies = np.sort(result.accuracies)
-        accuracy.plot(accuracies, np.linspace(0, 1, len(accuracies)), label=system, color=_COLOURS[system])
-    utility.set(xlabel="time, s", ylabel="utility, thousands", title="utility earned over time (higher is better)")
-    utility.legend(fontsize="small")
-    accuracy.set(xlabel="accuracy", ylabel="share of batches", title="accuracy of batches (further right is better)")
-    accuracy.legend(fontsize="small")
-    places = np.arange(len(GAMMAS))
-    for shift, system in ((-0.2, OTAS), (0.2, PARETO)):
-        by_gamma = compared.results[system].by_gamma
-        shares = np.array([by_gamma.get(gamma, 0) for gamma in GAMMAS]) / sum(by_gamma.values())
-        gammas.bar(places + shift, shares, 0.4, label=system, color=_COLOURS[system])
-    gammas.set_xticks(places, [str(gamma) for gamma in GAMMAS])
-    gammas.set(xlabel="γ", ylabel="share of executed queries", title="γ of executed queries")
-    gammas.legend(fontsize="small")
-    below = np.zeros(len(_SHOWN))
-    shares_of = np.array([compared.results[system].shares for system in _SHOWN])
-    names = ("1: right", "2: wrong", "3: late", "4: evicted")
-    for name, colour, shares in zip(names, style.PARTS, shares_of.T, strict=True):
-        outcomes.bar(_SHOWN, shares, bottom=below, label=name, color=colour)
-        below += shares
-    outcomes.tick_params(axis="x", labelrotation=20, labelsize="small")
-    outcomes.set(ylabel="share of queries", title="outcomes")
-    outcomes.legend(fontsize="small")
-    style.finish(figure, f"Simulated: {compared.title}", machine(), file)
+def _utility(rounds: list[Any]) -> Bars:
+    scales = sorted(rounds[0]["outcomes"], key=float)
+    shares = {
+        label: [[_share(each["outcomes"][scale][name]) for each in rounds] for scale in scales]
+        for name, label in _LIVE.items()
+    }
+    return Bars("live: utility by load", _UNIT, [f"load {float(scale):g}" for scale in scales], shares)
+
+
+def _gammas(rounds: list[Any]) -> Bars:
+    """The γ of the two policies' answers at the load of 1."""
+    outcomes = [each["outcomes"]["1.0"] for each in rounds]
+    counts = {label: [each[name]["gammas"] for each in outcomes] for name, label in list(_LIVE.items())[:2]}
+    every = sorted({gamma for of_rounds in counts.values() for found in of_rounds for gamma in found}, key=int)
+    shares = {
+        label: [[100 * found.get(gamma, 0) / sum(found.values()) for found in of_rounds] for gamma in every]
+        for label, of_rounds in counts.items()
+    }
+    return Bars("live, load 1: γ of the answers", "% of the answers", [f"γ {gamma}" for gamma in every], shares)
+
+
+def _simulated(cases: Mapping[str, Any]) -> Bars:
+    groups = [title.replace(" trace, throughput of ", " trace,\n") for title in cases]
+    shares = {label: [[_share(found[name])] for found in cases.values()] for name, label in _SIMULATED.items()}
+    return Bars("simulated: utility by trace, and by the source of the throughput", _UNIT, groups, shares)
+
+
+def _share(found: Mapping[str, Any]) -> float:
+    return 100 * float(found["utility"]) / float(found["offered"])

@@ -40,6 +40,7 @@ def save(
     *,
     tidal: Sequence[str],
     variants: Sequence[str] = (),
+    width: float = 4.2,
 ) -> None:
     """Draw panels side by side.
 
@@ -50,16 +51,17 @@ def save(
         file: PNG or SVG to write.
         tidal: Names under which Tidal itself appears.
         variants: Names of those that are Tidal with a part changed.
+        width: Width of a panel in inches.
     """
     names = list(dict.fromkeys(name for panel in panels for name in panel.systems))
     colours = style.colours(names, tidal, variants)
-    figure, every = style.panels(len(panels))
+    figure, every = style.panels(len(panels), width=width)
     for axes, panel in zip(every, panels, strict=True):
         shown = [name for name in colours if name in panel.systems]
-        width = _WIDTH / len(shown)
+        each = _WIDTH / len(shown)
         for number, name in enumerate(shown):
-            left = [group - _WIDTH / 2 + (number + 0.5) * width for group in range(len(panel.groups))]
-            style.bars(axes, left, panel.systems[name], width, colours[name])
+            left = [group - _WIDTH / 2 + (number + 0.5) * each for group in range(len(panel.groups))]
+            style.bars(axes, left, panel.systems[name], each, colours[name])
         axes.set_xticks(range(len(panel.groups)), panel.groups)
         axes.set(ylabel=panel.unit, yscale="log" if panel.log else "linear", title=panel.title)
         axes.margins(y=0.2)

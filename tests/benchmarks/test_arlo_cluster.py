@@ -12,8 +12,10 @@ from benchmarks.arlo.measure import ArloCell
 from benchmarks.arlo_cluster import served
 from benchmarks.arlo_cluster.calibration import Calibration, Observed, others_busy
 from benchmarks.arlo_cluster.fidelity import ComparedTrace, FidelityRound, FidelitySize, lone_times, median_error
+from benchmarks.arlo_cluster.plot import series
 from benchmarks.arlo_cluster.reallocation import ReallocationResult
 from benchmarks.report import Report
+from tidal.simulator.arlo.result import ClusterResult, ClusterSample
 from tidal.simulator.traces import RecordedRequests
 
 # Alone 10 and 40 ms, and 2 ms around it; beside the other instance, half the time busy, 15 and 60 ms.
@@ -133,3 +135,29 @@ def test_the_report_of_reallocations_names_failures_and_lacking_changes(tmp_path
     report.finish(tmp_path / "report.json")
     assert json.loads((tmp_path / "report.json").read_text())["measured"]["reallocation"]["failed"] == 2
     assert "2, first: Unavailable: gone" in (tmp_path / "report.txt").read_text()
+
+
+def result_of(*samples: tuple[float, int, tuple[int, int]]) -> ClusterResult:
+    """A result with latencies from 1 to 3 ms and these times, GPUs and GPUs by runtime."""
+    moments = tuple(ClusterSample(at, gpus, instances, 0) for at, gpus, instances in samples)
+    return ClusterResult("m", (64, 128), 3, 3.0, np.array([0.003, 0.001, 0.002]), moments, (0.1, 0.1), 0, 0, 0)
+
+
+def test_the_figure_has_latencies_and_what_changes_over_time() -> None:
+    kept = series(
+        {
+            "fixed": result_of((1, 4, (2, 2)), (2, 4, (2, 2))),
+            "arlo": result_of((1, 4, (2, 2)), (2, 4, (1, 3))),
+            "scaled": result_of((1, 4, (2, 2)), (2, 5, (2, 3))),
+        }
+    )
+    assert len(kept["fixed"]["latency_ms"]) == 201
+    assert [kept["fixed"]["latency_ms"][place] for place in (0, 50, 100, 200)] == [1, 1.5, 2, 3]
+    assert set(kept["fixed"]) == {"latency_ms"}
+    assert (kept["arlo"]["at_s"], kept["arlo"]["instances"]) == ([1, 2], {"64": [2, 1], "128": [2, 3]})
+    assert (kept["scaled"]["gpus"], "instances" in kept["scaled"]) == ([4, 5], False)
+
+
+def test_the_figure_keeps_some_hundred_moments_of_a_long_run() -> None:
+    long = result_of(*((float(at), 4 + at % 2, (2, 2)) for at in range(1, 3603)))
+    assert 200 < len(series({"arlo": long})["arlo"]["gpus"]) <= 300

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.otas.inputs import ACCURACIES, GAMMAS, PROFILES, TABLE_2, throughput
+from benchmarks.otas.live.systems import SYSTEMS
 from benchmarks.otas.optimum import Floats, most_allocated, most_earned
 from benchmarks.otas.plot import plot
-from benchmarks.otas.simulated import COLUMNS, OTAS, PARETO, compare, gamma_rows, rows
+from benchmarks.otas.simulated import COLUMNS, INFAAS, OTAS, PARETO, PETS, compare, gamma_rows, kept, rows
 from benchmarks.otas.small_cases import allocation_gaps, heavy_profile, policy_gaps
+from benchmarks.plots.bars import Bars
+from benchmarks.report import machine
 from tidal.simulator.otas import QueryTrace
 
 
@@ -109,5 +113,24 @@ def test_a_short_comparison_is_shown(tmp_path: Path) -> None:
         assert all(len(row) == len(COLUMNS) for row in rows(each))
         assert [row[0] for row in gamma_rows(each)] == [OTAS, PARETO]
         assert each.over(PARETO, PARETO) == 1
-    plot(found[0], tmp_path / "plot.png")
+    document = {"machine": machine(), "measured": {each.title: kept(each) for each in found}}
+    plot(document, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+def test_the_figure_shows_shares_of_the_utility_and_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    panels: list[Bars] = []
+    monkeypatch.setattr("benchmarks.otas.plot.save", lambda drawn, *rest, **options: panels.extend(drawn))
+
+    def outcome(utility: float) -> dict[str, Any]:
+        return {"offered": 10.0, "utility": utility, "gammas": {"2": 3, "-5": 1}}
+
+    rounds = [{"outcomes": {"1.0": {name: outcome(utility) for name in SYSTEMS}}} for utility in (4.0, 6.0)]
+    trace = {name: outcome(7.0) for name in (PARETO, OTAS, PETS, "ToMe (-15)", "VPT (2)", INFAAS)}
+    measured = {"live": {"rounds": rounds}, "real trace, throughput of table I": trace}
+    plot({"machine": machine(), "measured": measured}, Path("plot.png"))
+    live, gammas, simulated = panels
+    assert (live.groups, live.systems["Tidal (pareto)"]) == (["load 1"], [[40, 60]])
+    assert len(live.systems) == len(SYSTEMS)
+    assert (gammas.groups, gammas.systems["published policy"]) == (["γ -5", "γ 2"], [[25, 25], [75, 75]])
+    assert (simulated.groups, simulated.systems["Tidal (pareto)"]) == (["real trace,\ntable I"], [[70]])

@@ -130,9 +130,7 @@ class TestOutcome:
         outcome = outcome_of(self.LOAD, answers, Watch())
         assert outcome.types == (2, 1, 1, 1)
         assert (outcome.utility, outcome.offered) == (pytest.approx(0.31), pytest.approx(0.3 + 3 + 0.01))
-        assert outcome.earned == pytest.approx([0.3, 0.3, 0.31])
         assert outcome.gammas == {0: 2, -4: 1, 2: 1}
-        assert outcome.by_gamma == [{"0": 2, "-4": 1}, {}, {"2": 1}]
         assert outcome.answered == {
             "middling": {"0": (1, 1)},
             "hard": {"0": (1, 0), "-4": (1, 1)},
@@ -175,7 +173,7 @@ class TestBounds:
 def an_outcome(utility: float, gamma: int = 0) -> OtasOutcome:
     answered = {"easy": {str(gamma): (8, 6)}}
     return OtasOutcome(
-        10, 10.0, utility, (6, 2, 1, 1), [utility], [{str(gamma): 8}], answered, [0.75], 4.0, 0.5, 0.4, 0.0, "", []
+        10, 10.0, utility, (6, 2, 1, 1), {str(gamma): 8}, answered, 4.0, 0.5, 0.4, 0.0, "", []
     )  # fmt: skip
 
 

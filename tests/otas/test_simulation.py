@@ -45,7 +45,7 @@ class TestOutcomes:
     def test_the_clock_waits_for_the_next_query(self) -> None:
         result = simulate(FixedPolicy(LINEAR, 0), LINEAR, [query(0.0, 1.0), query(7.5, 1.0)])
         assert result.ended == pytest.approx(7.502)
-        assert result.earned_until(9) == pytest.approx([0.95] * 7 + [1.9] * 2)
+        assert result.utility == pytest.approx(1.9)
 
     def test_no_queries(self) -> None:
         assert simulate(FixedPolicy(LINEAR, 0), LINEAR, []).shares == (0, 0, 0, 0)

@@ -49,7 +49,7 @@ def served_accuracies(run: OtasRun) -> dict[str, dict[int, tuple[int, int]]]:
 
 
 def kept(run: OtasRun) -> dict[str, object]:
-    """Return the content of the JSON: everything except values by second."""
+    """Return the content of the JSON."""
     return {
         "throughputs": run.throughputs,
         "tuning": run.tuning,
@@ -68,6 +68,4 @@ def kept(run: OtasRun) -> dict[str, object]:
 
 def _kept(outcome: OtasOutcome) -> dict[str, object]:
     found = asdict(outcome)
-    for name in ("earned", "by_gamma", "accuracies"):
-        del found[name]
-    return {**found, "gammas": outcome.gammas, "accuracy": outcome.accuracy}
+    return {**found, "gammas": found.pop("by_gamma"), "accuracy": outcome.accuracy}

@@ -22,8 +22,6 @@ TYPES = ("1: right", "2: wrong", "3: late", "4: evicted")
 _RIGHT, _WRONG, _LATE, _EVICTED = range(4)
 # Metrics are published every 200 ms.
 _COUNTING_S = 0.4
-# Clients do not see batches; this number of consecutive answers is used instead.
-_ROW = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +33,8 @@ class OtasOutcome:
         offered: Sum of their utilities.
         utility: Utility earned by correct answers in time.
         types: Number of queries of types 1 to 4: right, wrong, late, not executed.
-        earned: Utility earned until the end of each second.
-        by_gamma: Number of answers at each γ, by second.
+        by_gamma: Number of answers at each γ.
         answered: Number of answers and of correct answers, by task and γ.
-        accuracies: Accuracy of each 32 consecutive answers.
         mean_batch: Mean number of queries per batch; None if models were loaded during the run.
         busy: Share of the time in which an engine ran; None if models were loaded during the run.
         server: Share of the cores that the server used.
@@ -51,10 +47,8 @@ class OtasOutcome:
     offered: float
     utility: float
     types: tuple[int, int, int, int]
-    earned: list[float]
-    by_gamma: list[dict[str, int]]
+    by_gamma: dict[str, int]
     answered: dict[str, dict[str, tuple[int, int]]]
-    accuracies: list[float]
     mean_batch: float | None
     busy: float | None
     server: float
@@ -81,10 +75,7 @@ class OtasOutcome:
     @property
     def gammas(self) -> dict[int, int]:
         """Number of answers at each γ."""
-        total: Counter[int] = Counter()
-        for of_second in self.by_gamma:
-            total.update({int(gamma): number for gamma, number in of_second.items()})
-        return dict(total)
+        return {int(gamma): number for gamma, number in self.by_gamma.items()}
 
 
 @dataclass(slots=True)
@@ -131,37 +122,24 @@ def outcome_of(load: OtasLoad, answers: Answers, watch: Watch) -> OtasOutcome:
     if answers.message:
         raise RuntimeError(f"a query was refused: {answers.message} ({answers.errors})")
     types = judge(load, answers)
-    done = load.times + answers.seconds
-    seconds = int(done.max()) + 1
-    earned = np.zeros(seconds)
-    in_time = types == _RIGHT
-    np.add.at(earned, done[in_time].astype(int), load.utility[in_time])
-    by_gamma: list[dict[str, int]] = [{} for _ in range(seconds)]
+    by_gamma: Counter[str] = Counter()
     answered: dict[str, dict[str, tuple[int, int]]] = {}
-    rights = []
-    for number in np.argsort(done).tolist():
-        if types[number] == _EVICTED:
-            continue
+    for number in np.flatnonzero(types != _EVICTED).tolist():
         gamma, task = str(answers.gammas[number]), load.types[load.kinds[number]].task
         right = answers.labels[number] == load.truth[number]
-        of_second = by_gamma[int(done[number])]
-        of_second[gamma] = of_second.get(gamma, 0) + 1
+        by_gamma[gamma] += 1
         of_task = answered.setdefault(task, {})
         before = of_task.get(gamma, (0, 0))
         of_task[gamma] = (before[0] + 1, before[1] + right)
-        rights.append(right)
     counts = np.bincount(types, minlength=4).tolist()
-    rows = [rights[begin : begin + _ROW] for begin in range(0, len(rights) - _ROW + 1, _ROW)]
     available = watch.usage.available_s
     return OtasOutcome(
         len(load),
         float(load.utility.sum()),
-        float(earned.sum()),
+        float(load.utility[types == _RIGHT].sum()),
         (counts[0], counts[1], counts[2], counts[3]),
-        np.cumsum(earned).round(4).tolist(),
-        by_gamma,
+        dict(by_gamma),
         answered,
-        [float(np.mean(row)) for row in rows],
         watch.mean_batch,
         watch.busy,
         watch.usage.server,

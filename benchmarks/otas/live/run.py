@@ -14,7 +14,6 @@ from benchmarks.otas.live import figures, tables
 from benchmarks.otas.live.artefacts import BASE, OtasArtefacts
 from benchmarks.otas.live.bounds import adaptation_gain, expected_utilities, most_earned
 from benchmarks.otas.live.load import LEAST, MEAN, MOST, OtasLoad, types_of
-from benchmarks.otas.live.plot import plot
 from benchmarks.otas.live.repository import (
     PAPER_MODEL,
     PARETO_MODEL,
@@ -37,14 +36,13 @@ from tidal.tasks.folder import tasks_folder
 Accuracies = dict[str, dict[int, float]]
 
 
-def measure(report: Report, artefacts: OtasArtefacts, size: OtasSize, json: Path | None) -> Path:
+def measure(report: Report, artefacts: OtasArtefacts, size: OtasSize) -> Path:
     """Compare OTAS with other systems that serve the same images, on a server.
 
     Args:
         report: Report that gets tables, claims and measurements.
         artefacts: Artefacts to serve.
         size: Extent of the measurement.
-        json: File of the report; plots are written to the same folder. None for no plots.
 
     Returns:
         File of the measurements, to be removed when the report has been written.
@@ -69,7 +67,7 @@ def measure(report: Report, artefacts: OtasArtefacts, size: OtasSize, json: Path
                 OtasBench(server, sender, switched), types, artefacts.tasks, manifest.gammas, size, roughly, kept
             )
             run = rounds.run()
-    _report(report, run, rounds, manifest, accuracies, json)
+    _report(report, run, rounds, manifest, accuracies)
     tables.add_sizes(report, run, size.scales, at_zero)
     tables.add_accuracies(report, run, accuracies, manifest.gammas)
     tables.add_claims(report, run, size.scales)
@@ -77,9 +75,7 @@ def measure(report: Report, artefacts: OtasArtefacts, size: OtasSize, json: Path
     return kept
 
 
-def _report(
-    report: Report, run: OtasRun, rounds: OtasRounds, manifest: OtasManifest, accuracies: Accuracies, json: Path | None
-) -> None:
+def _report(report: Report, run: OtasRun, rounds: OtasRounds, manifest: OtasManifest, accuracies: Accuracies) -> None:
     scales = rounds.size.scales
     capacities = [f"{each.capacity:.1f}" for each in run.rounds]
     columns = ["", *(f"round {turn + 1}" for turn in range(len(run.rounds)))]
@@ -90,9 +86,6 @@ def _report(
     for scale in scales:
         load = rounds.measured_load(run, 0, scale)
         tables.add_scale(report, run, scale, _bounds(load, manifest, accuracies, run.rounds[0].capacity))
-        if json is not None:
-            json.parent.mkdir(parents=True, exist_ok=True)
-            plot(run, scale, load, json.with_name(f"{json.stem}_live_{scale:g}.png"))
 
 
 def _bounds(load: OtasLoad, manifest: OtasManifest, accuracies: Accuracies, capacity: float) -> Bounds:

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tidal.simulator.arlo.result import ClusterResult
+from tidal.simulator.arlo.systems import SystemName
 from tidal.simulator.requests import Floats
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 _POINTS = 2000
+#: A system has the same colour whichever others are shown: Arlo and what changes a part of it are blue.
+_COLOURS: dict[str, str] = {
+    SystemName.ARLO: "#0969da",
+    SystemName.GLOBAL: "#54aeff",
+    SystemName.EVEN: "#80ccff",
+    SystemName.ILB: "#218bff",
+    SystemName.IG: "#0a3069",
+    SystemName.POLYMORPHIC: "#1b7c83",
+    SystemName.DT: "#57606a",
+    SystemName.INFAAS: "#bc4c00",
+    SystemName.ST: "#1a7f37",
+}
 
 
 def plot(results: Sequence[ClusterResult], file: Path, *, title: str = "", slo_s: float | None = None) -> None:
@@ -36,37 +53,37 @@ def plot(results: Sequence[ClusterResult], file: Path, *, title: str = "", slo_s
     shares = np.linspace(0, 1, _POINTS)
     for result in results:
         if len(result.latencies_s):
-            label = f"{result.name} (mean {result.mean_ms:.1f} ms)"
-            distribution.plot(np.quantile(result.latencies_s, shares) * 1e3, shares, label=label)
+            label = f"{result.name}, mean {result.mean_ms:.1f} ms"
+            latencies_ms = np.quantile(result.latencies_s, shares) * 1e3
+            distribution.plot(latencies_ms, shares * 100, label=label, color=_COLOURS.get(result.name))
     if slo_s is not None:
         distribution.axvline(slo_s * 1e3, color="black", linewidth=0.8, linestyle="--", label=f"SLO {slo_s * 1e3:g} ms")
-    distribution.set(xlabel="latency, ms", ylabel="share of requests", ylim=(0, 1), xscale="log", title=title)
+    distribution.set(xlabel="latency, ms", ylabel="% of requests", ylim=(0, 101), xscale="log", title=title)
     distribution.legend(fontsize="small")
     _gpus(over_time, results)
     figure.savefig(file, dpi=120)
 
 
-def _gpus(axes: object, results: Sequence[ClusterResult]) -> None:
+def _gpus(axes: Axes, results: Sequence[ClusterResult]) -> None:
     from matplotlib import colormaps
-    from matplotlib.axes import Axes
 
-    assert isinstance(axes, Axes)
     several = [result for result in results if len(result.max_lengths) > 1 and any(result.moments[0].instances)]
     if several:
         shown = several[0]
         minutes = [each.at / 60 for each in shown.moments]
         counts = list(zip(*(each.instances for each in shown.moments), strict=True))
-        labels = [f"{shown.name}: {max_length}" for max_length in shown.max_lengths]
-        axes.stackplot(minutes, *counts, labels=labels, step="post", colors=colormaps["viridis"](_spread(len(labels))))
+        labels = [f"{shown.name}: {max_length} tokens" for max_length in shown.max_lengths]
+        axes.stackplot(minutes, *counts, labels=labels, step="post", colors=colormaps["Greys_r"](_spread(len(labels))))
     for result in results:
         gpus = [each.gpus for each in result.moments]
         if len(set(gpus)) > 1:
             minutes = [each.at / 60 for each in result.moments]
-            axes.step(minutes, gpus, where="post", linestyle="--", label=f"{result.name}: total")
+            colour = _COLOURS.get(result.name)
+            axes.step(minutes, gpus, where="post", linestyle="--", label=f"{result.name}: total", color=colour)
     axes.set(xlabel="time, min", ylabel="GPUs", ylim=(0, None))
     if several or axes.lines:
         axes.legend(fontsize="small", ncols=3)
 
 
 def _spread(number: int) -> Floats:
-    return np.linspace(0.1, 0.95, number)
+    return np.linspace(0.05, 0.85, number)

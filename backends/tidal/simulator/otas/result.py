@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from tidal.otas.policies import Batch, Query
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass
@@ -28,7 +23,6 @@ class OtasResult:
         late: Queries executed after their deadline (type 3).
         evicted: Queries not executed (type 4).
         utility: Total utility earned.
-        earned_by_second: Utility earned, by the second of the answer.
         by_gamma: Executed queries, by γ.
         batches: Number of executed batches.
         accuracies: Mean accuracy of each batch.
@@ -43,7 +37,6 @@ class OtasResult:
     late: int = 0
     evicted: int = 0
     utility: float = 0.0
-    earned_by_second: dict[int, float] = field(default_factory=dict)
     by_gamma: dict[int, int] = field(default_factory=dict)
     batches: int = 0
     accuracies: list[float] = field(default_factory=list)
@@ -76,8 +69,6 @@ class OtasResult:
             earned += query.utility * share
         self.right += right
         self.utility += earned
-        second = int(ended)
-        self.earned_by_second[second] = self.earned_by_second.get(second, 0.0) + earned
         self.by_gamma[batch.gamma] = self.by_gamma.get(batch.gamma, 0) + len(batch.queries)
         self.batches += 1
         self.accuracies.append(total / len(batch.queries))
@@ -89,7 +80,3 @@ class OtasResult:
         """Shares of the types 1 to 4 of §V among all queries."""
         number = max(self.queries, 1)
         return self.right / number, self.wrong / number, self.late / number, self.evicted / number
-
-    def earned_until(self, seconds: int) -> Floats:
-        """Return the cumulative utility at the end of each of the first seconds, float64 [seconds]."""
-        return np.cumsum([self.earned_by_second.get(second, 0.0) for second in range(seconds)])
