@@ -36,7 +36,7 @@ class FloverParameters(BaseModel):
     speculation: bool = Field(
         True,
         description="check several tokens of a text in one step where its latest tokens occurred before, in the prompt "
-        "or the text, and that is measured to pay; texts are the same without it",
+        "or the text, and that is measured to pay; it changes texts by rounding only",
     )
     task_memory_mb: float = Field(2048.0, gt=0, le=1e7, description="largest size of tasks in memory, in MiB")
 
