@@ -30,7 +30,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 
 @pytest.fixture(scope="module")
 def server(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Models: `ner`, `ner_windows`, `qa` (in windows), `qa_cut` (truncated), `fill`, `vectors` (in windows).
+    """Models: `ner`, `ner_windows`, `qa` (in windows), `qa_cut` (truncated), `fill`, `vectors` (in windows),
+    `unit_vectors` (in windows, normalised).
 
     `ner_parts`, `qa_parts` (both in windows) and `fill_parts` (on the engine torch) have partitioned placement.
     """
@@ -56,9 +57,9 @@ def server(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     build_classifier(repository, sources.questions, name="qa_parts", **stride, **one)
     # The only one on torch, which takes longer to export a model and to start.
     build_classifier(repository, sources.masks, name="fill_parts", task="fill-mask", engine="torch", **attention, **one)
-    build_classifier(
-        repository, sources.vectors, name="vectors", task="embedding", pooling="mean", truncate="stride", **lengths
-    )
+    vectors = {"task": "embedding", "pooling": "mean", "truncate": "stride", **lengths}
+    build_classifier(repository, sources.vectors, name="vectors", **vectors)
+    build_classifier(repository, sources.vectors, name="unit_vectors", normalize=True, **vectors)
     with running_server(repository) as running:
         yield running
 
@@ -296,21 +297,33 @@ class TestMaskedWords:
             client.infer("fill", {"text_input": column("a [MASK]", text)})
 
 
-def test_vectors_of_windows_are_averaged(client: Client, sources: Sources) -> None:
+@pytest.mark.parametrize("name", ["vectors", "unit_vectors"])
+def test_vectors_of_windows_are_averaged(client: Client, sources: Sources, name: str) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer
 
     model, tokenizer = AutoModel.from_pretrained(sources.vectors).eval(), AutoTokenizer.from_pretrained(sources.vectors)
     long = " ".join(make_texts(14, seed=7))
     encoded = tokenizer(long, truncation=True, max_length=MAX_LENGTH, stride=0, return_overflowing_tokens=True)
+
+    def finished(vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return vector / np.linalg.norm(vector) if name == "unit_vectors" else vector
+
     vectors, weights = [], []
     for number, ids in enumerate(encoded["input_ids"]):
         with torch.inference_mode():
             hidden = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
-        vectors.append(hidden.mean(0).numpy())
+        vectors.append(finished(hidden.mean(0).numpy()))
         weights.append(len(ids) - (2 if number else 0))
-    got = client.infer("vectors", {"text_input": column("good", long)}, outputs=["embedding"])["embedding"][1]
-    np.testing.assert_allclose(got, np.average(vectors, axis=0, weights=weights), atol=1e-4)
+    mean = np.average(vectors, axis=0, weights=weights)
+    assert len(vectors) > 1
+    inputs = {"text_input": column("good", long)}
+    got = client.infer(name, inputs, outputs=["embedding", "embedding_fp16"])
+    np.testing.assert_allclose(got["embedding"][1], finished(mean), atol=1e-4)
+    np.testing.assert_allclose(got["embedding_fp16"][1], finished(mean), atol=2e-3)
+    for dimensions in (5, len(mean)):
+        short = client.infer(name, inputs, outputs=["embedding"], dimensions=dimensions)["embedding"][1]
+        np.testing.assert_allclose(short, finished(mean[:dimensions]), atol=1e-4)
 
 
 BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
