@@ -198,9 +198,8 @@ def test_answers_equal_those_of_peft(server: RunningServer, base: Base, tmp_path
         np.testing.assert_allclose(found, wanted.numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_spans_equal_those_of_peft(server: RunningServer, base: Base, tmp_path: Path, protocol: str) -> None:
-    """peft's own class for answers drops token types, in training too."""
+def reader(base: Base, folder: Path) -> Any:
+    """Save a LoRA adapter that answers questions, and return its model."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(8)
         model = AutoModelForQuestionAnswering.from_pretrained(base.source, num_labels=2)
@@ -208,7 +207,14 @@ def test_spans_equal_those_of_peft(server: RunningServer, base: Base, tmp_path: 
         for weight in lora.parameters():
             if weight.requires_grad:
                 weight.copy_(torch.randn_like(weight) * 0.2)
-    lora.eval().save_pretrained(tmp_path)
+    lora.eval().save_pretrained(folder)
+    return lora
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_spans_equal_those_of_peft(server: RunningServer, base: Base, tmp_path: Path, protocol: str) -> None:
+    """peft's own class for answers drops token types, in training too."""
+    lora = reader(base, tmp_path)
     name = f"peft-spans-{protocol}"
     added = add(server.repository, "base", tmp_path, name, "--json", "--base-model", base.source)
     assert added.exit_code == 0, added.output
@@ -230,6 +236,28 @@ def test_spans_equal_those_of_peft(server: RunningServer, base: Base, tmp_path: 
             assert place is not None
             answer = client.answer("base", question, context, task=name)
             assert (answer.start, answer.end, answer.text) == (*place, context[slice(*place)])
+
+
+def test_imported_questions_may_have_no_answer(server: RunningServer, base: Base, tmp_path: Path) -> None:
+    """The options of the command decide that an empty answer competes, and how long an answer may be."""
+    lora, wanted = reader(base, tmp_path), []
+    base_model = ("--base-model", base.source, "--json")
+    for name, options in (("short", ("--max-answer-tokens", "2")), ("unsure", ("--impossible-answers",))):
+        added = add(server.repository, "base", tmp_path, name, *base_model, *options)
+        assert added.exit_code == 0, added.output
+    with Client(f"grpc://{server.grpc}") as client:
+        for question, context in itertools.product(TEXTS[:4], TEXTS[4:]):
+            encoded = base.tokenizer(question, context, return_tensors="pt")
+            with torch.inference_mode():
+                outputs = lora(**encoded)
+            values = torch.stack([outputs.start_logits[0], outputs.end_logits[0]], dim=1).numpy()
+            short = client.answer("base", question, context, task="short")
+            assert (short.start, short.end) == answer_or_none(values, encoded, context, 2, impossible=False)
+            wanted.append(answer_or_none(values, encoded, context))
+            answer = client.answer("base", question, context, task="unsure")
+            assert (answer.start, answer.end) == (wanted[-1] or (0, 0)), (question, context)
+            assert answer.text == ("" if wanted[-1] is None else context[slice(*wanted[-1])])
+    assert {each is None for each in wanted} == {True, False}
 
 
 @pytest.fixture
@@ -418,6 +446,13 @@ class TestRefusing:
         forced = add(repository, "base", lora, "forced", *labels, "--force")
         assert forced.exit_code == 0
         assert "note: added by --force: " in forced.stdout
+
+    @pytest.mark.parametrize("options", [("--impossible-answers",), ("--max-answer-tokens", "5")])
+    def test_options_of_questions_for_another_task(
+        self, repository: Path, sources: dict[str, Source], options: tuple[str, ...]
+    ) -> None:
+        message = self.refused(repository, sources["lora"].folder, *KINDS["lora"][1], *options)
+        assert f"{options[0]} is for tasks of question-answering, and this one is of classification" in message
 
     def test_a_lora_without_the_files_of_its_base(self, base: Base, repository: Path, sources: dict[str, Source],
                                                   tmp_path: Path) -> None:  # fmt: skip
