@@ -24,6 +24,7 @@ class Settings:
     prompt: str | None
     dimensions: int | None
     dtype: str
+    task: str | None = None
 
 
 @dataclass(slots=True)

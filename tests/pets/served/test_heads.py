@@ -6,10 +6,12 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from testing.pets import MADE, Base
 from testing.task_heads import PROMPTS, answer_or_none, entities, expected, random_head
@@ -21,6 +23,7 @@ from tidal.pets.tasks.folder import add_task
 from tidal.pets.terms import FloatArray, TaskTerms
 from tidal.tasks.folder import remove_task
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError
+from tidal_client.main import build_app
 
 pytestmark = pytest.mark.server
 
@@ -221,6 +224,16 @@ def test_options_and_requested_outputs(served: Served, tasks: Tasks) -> None:
         listed = client.infer("full", text, task="topics", outputs=["labels"], threshold=0.0)["labels"][0, 0]
         assert len(json.loads(listed)) == 3
         assert "label" not in client.infer("full", text, task="stars")
+
+
+def test_a_file_is_embedded_by_a_task(served: Served, tasks: Tasks, tmp_path: Path) -> None:
+    texts, out = make_texts(9, seed=12), tmp_path / "out.npy"
+    (tmp_path / "in.txt").write_text("\n".join(texts))
+    command = ["embed", str(tmp_path / "in.txt"), "-m", "full", "-o", str(out), "--url", served.url("http")]
+    done = CliRunner().invoke(build_app(), [*command, "--task", "vectors", "--prompt", "query"])
+    assert done.exit_code == 0, done.output
+    wanted = [tasks.values("vectors", PROMPTS["query"] + text, None) for text in texts]
+    np.testing.assert_allclose(np.load(out), wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
