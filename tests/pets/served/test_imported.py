@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from transformers import (
 )
 from typer.testing import CliRunner, Result
 
+from testing.hub import hub_environment, running_hub
 from testing.models import make_tiny_classifier
 from testing.pets import Base
 from testing.servers import RunningServer
@@ -298,6 +301,22 @@ def test_answers_equal_those_of_the_unmodified_model(
     kept = record["provenance"]["accuracy"]
     assert kept == ({"rows": len(TEXTS), "accuracy": 1, "source_accuracy": 1} if with_data else None)
     np.testing.assert_allclose(answers_of(server, "base", task, TEXTS), source.logits, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_task_of_the_hub_is_downloaded_and_served(
+    server: RunningServer, sources: dict[str, Source], tmp_path: Path
+) -> None:
+    """In a process of its own: the hub's library reads its address once."""
+    command_line = [sys.executable, "-m", "tidal_client.main", "tasks", "add", "base", "tiny/hub-lora"]
+    command_line += ["--repository", str(server.repository), *KINDS["lora"][1]]
+    with running_hub("tiny/hub-lora", sources["lora"].folder) as (endpoint, asked):
+        environment = hub_environment(tmp_path, endpoint)
+        added = subprocess.run(command_line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert added.returncode == 0, added.stderr
+    assert "added task 'hub-lora' to base" in added.stdout
+    assert any(each.startswith("GET") and each.endswith("adapter_model.safetensors") for each in asked)
+    np.testing.assert_allclose(answers_of(server, "base", "hub-lora", TEXTS), sources["lora"].logits, atol=1e-4)
 
 
 # Adapters with the task that their head answers, options of the command, and the output that the answers are made of.
