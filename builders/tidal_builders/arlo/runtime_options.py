@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
@@ -12,7 +13,11 @@ from tidal.arlo.parameters import SLO_LATENCIES
 from tidal.engines import EngineKind, PlanOptions
 from tidal_builders.arlo.runtime_lengths import MAX_RUNTIMES
 from tidal_builders.spec import check_plan_options
-from tidal_builders.tolerances import DEFAULT_TOLERANCE, LEAST_AGREEMENT
+from tidal_builders.tolerances import DEFAULT_TOLERANCE, LEAST_AGREEMENT, VECTOR_AGREEMENT, VECTOR_TOLERANCE
+
+
+def _by_precision(values: Mapping[str, float], form: str = "g") -> str:
+    return ", ".join(f"{value:{form}} for {name}" for name, value in values.items())
 
 
 class TensorRtOptions(PlanOptions):
@@ -39,11 +44,11 @@ class RuntimeOptions(BaseModel):
     tolerance: float | None = Field(
         None,
         gt=0,
-        description="maximum difference of any logit from the source model; default: "
-        + ", ".join(f"{value:g} for {name}" for name, value in DEFAULT_TOLERANCE.items())
-        + " (in addition, a minimum share of the samples must keep their label: "
-        + ", ".join(f"{value:.0%} for {name}" for name, value in LEAST_AGREEMENT.items())
-        + ")",
+        description="maximum difference of any logit from the source model, or of 1 - cosine for embeddings; "
+        f"default: {_by_precision(DEFAULT_TOLERANCE)}; for embeddings {_by_precision(VECTOR_TOLERANCE)} (in addition, "
+        f"a minimum share of the samples must keep their label: {_by_precision(LEAST_AGREEMENT, '.0%')}; of "
+        "embeddings, a minimum rank correlation of the similarities: "
+        f"{_by_precision(VECTOR_AGREEMENT)})",
     )
     lengths: tuple[int, ...] | Literal["auto"] = Field(
         "auto",

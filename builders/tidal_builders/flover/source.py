@@ -16,7 +16,6 @@ from tidal.tasks.digests import base_digest, tensor_digest
 from tidal_builders.flover.converting import SourceTensors
 from tidal_builders.quiet import quiet_transformers
 
-
 # Names of tensors in files, where transformers calls them otherwise.
 _OLD_NAMES = {"lm_head.weight": "embed_out.weight"}
 

@@ -180,7 +180,7 @@ class _Run:
             texts,
             prompt=settings.prompt,
             dtype=cast(EmbeddingType, settings.dtype),
-            **Options(dimensions=settings.dimensions),
+            **Options(dimensions=settings.dimensions, task=settings.task),
         )
         return found.array
 

@@ -24,6 +24,7 @@ class BulkSettings:
     prompt: str | None
     dimensions: int | None
     dtype: str
+    task: str | None = None
 
 
 @dataclass(slots=True)
