@@ -19,7 +19,7 @@ from benchmarks.report import Claim, progress
 from tidal.server.child import RunningServer, tidal_serve
 from tidal_client import Client
 from tidal_client.bulk.run import Paths, embed_file
-from tidal_client.bulk.state import Settings
+from tidal_client.bulk.state import BulkSettings
 from tidal_client.bulk.texts import open_texts, scan
 from tidal_client.row_runs import CONCURRENCY
 
@@ -80,7 +80,7 @@ class BulkBench:
         found = scan(texts)
         with Client(f"http://{server.state.http}", timeout_s=120.0) as client:
             versions = client.metadata(model_name("embed")).versions
-            settings = Settings(found.texts, found.digest, model_name("embed"), versions, None, None, "float32")
+            settings = BulkSettings(found.texts, found.digest, model_name("embed"), versions, None, None, "float32")
             begin = time.perf_counter()
             embed_file(
                 client, texts, settings, Paths(folder / f"{at}.npy"), concurrency=CONCURRENCY, report=lambda _: None
