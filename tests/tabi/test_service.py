@@ -276,5 +276,5 @@ def test_requests_during_unload_are_rejected(tmp_path: Path) -> None:
         pass
     request = Request("sure")
     run.submit(request)
-    with pytest.raises(Unavailable, match="stops serving"):
+    with pytest.raises(Unavailable, match="is being unloaded"):
         request.wait()

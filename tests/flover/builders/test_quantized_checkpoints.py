@@ -265,7 +265,8 @@ def test_other_precisions_and_families_convert_what_the_integers_stand_for(
 
 def test_the_library_of_compressed_tensors_agrees(tmp_path: Path) -> None:
     """A layer that the library packs is read as what it unpacks."""
-    helpers = pytest.importorskip("compressed_tensors.compressors.quantized_compressors.pack_quantized")
+    reason = "compressed-tensors is not installed"
+    helpers = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers", reason=reason)
     values = torch.randint(-8, 8, (32, 2 * GROUP), generator=torch.Generator().manual_seed(4), dtype=torch.int8)
     zeros = torch.randint(-8, 8, (32, 2), generator=torch.Generator().manual_seed(5), dtype=torch.int8)
     scale = torch.rand(32, 2) + 0.1

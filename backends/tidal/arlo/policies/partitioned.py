@@ -55,7 +55,7 @@ class PartitionedPolicy:
         self._decay = decay
         self._peek = peek
         self._levels = [
-            RuntimeLevel(max_length, capacity_within(slo_s, latency))
+            self._make_level(max_length, capacity_within(slo_s, latency))
             for max_length, latency in zip(runtimes, latencies_s, strict=True)
         ]
         self._fitting: list[list[RuntimeLevel]] = []  # by length: levels with instances that fit it, ascending
@@ -242,6 +242,9 @@ class PartitionedPolicy:
             self._ready.append(instance)
         if query.deadline is not None:
             self._deadlines.add(query, query.deadline, instance)
+
+    def _make_level(self, max_length: int, capacity: int) -> RuntimeLevel:
+        return RuntimeLevel(max_length, capacity)
 
     def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
         """Select a level and its head instance (Algorithm 1); the caller does DISPATCH and UPDATE (lines 21 and 22)."""
