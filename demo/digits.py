@@ -67,7 +67,7 @@ def train_transformer(data: Path, target: Path, epochs: int = 12) -> None:
     from tidal.otas.manifest import ImageConfig
     from tidal_builders.otas.training.images import read_images
     from tidal_builders.otas.training.pretrain import pretrain
-    from tidal_builders.otas.training.settings import Settings
+    from tidal_builders.otas.training.settings import ImageTrainingSettings
     from tidal_builders.otas.vit import WEIGHTS_FILE, VitConfig, write_vit
 
     if (target / WEIGHTS_FILE).exists():
@@ -85,7 +85,7 @@ def train_transformer(data: Path, target: Path, epochs: int = 12) -> None:
     config = VitConfig(
         architecture="digits", image=image, patch=(2, 2), width=48, layers=3, heads=3, inner=96, pool="token"
     )
-    settings = Settings(epochs=epochs, batch=16, rate=0.002)
+    settings = ImageTrainingSettings(epochs=epochs, batch=16, rate=0.002)
     # The same split as of the tasks: their accuracies are of images that this training does not use either.
     seen, _ = read_images(data / "digit.npz").split(settings.profiled, settings.seed)
     with _one_thread():
@@ -106,7 +106,7 @@ def train_tasks(repository: Path, model: str, data: Path, done: Callable[[str], 
     from tidal.repository.entries import ModelEntry
     from tidal.tasks.folder import scan, tasks_folder
     from tidal_builders.otas.registration import TaskRegistration
-    from tidal_builders.otas.training.settings import Settings
+    from tidal_builders.otas.training.settings import ImageTrainingSettings
 
     entry = ModelEntry(repository / model)
     version = entry.latest()
@@ -114,7 +114,7 @@ def train_tasks(repository: Path, model: str, data: Path, done: Callable[[str], 
     for task, labels in TASKS.items():
         if task in scan(tasks_folder(entry.folder)):
             continue
-        settings = Settings(epochs=4, head_epochs=20, rate=0.005)
+        settings = ImageTrainingSettings(epochs=4, head_epochs=20, rate=0.005)
         with _one_thread():
             found = TaskRegistration(entry.folder, version, task).by_training(data / f"{task}.npz", labels, settings)
         shares = ", ".join(f"γ {gamma}: {share:.1%}" for gamma, share in found.accuracy.items())

@@ -24,7 +24,7 @@ from tidal.manifest import MANIFEST_FILE, FileRecord, sha256_file
 from tidal.tabi.equations import confidence, request_key
 from tidal.tabi.manifest import Calibration, Candidate, Level, TabiManifest, Target
 from tidal.tabi.pruning import kept_words, prune_text
-from tidal.tabi.route import CascadeAnswer, Route
+from tidal.tabi.query_route import CascadeAnswer, Route
 from tidal.text.words import EncodedWords, WordTokenizer
 
 MAX_LENGTH = 64

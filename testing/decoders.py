@@ -15,6 +15,8 @@ from tidal.flover.models.weights import convert
 from tidal.flover.runner import FloverRunner
 
 FAMILIES = ("gpt2", "gptj", "gpt_neox", "llama", "qwen2", "qwen3")
+# Families that differ from Llama in names only.
+LLAMA_LIKE = ("mistral", "phi3")
 WIDTH, HEADS, POSITIONS = 32, 4, 128
 # The 256 bytes and the end of text.
 VOCABULARY = 257
@@ -42,6 +44,10 @@ def tiny_config(family: str, **fields: Any) -> Any:
             return transformers.GPTNeoXConfig(**{**common, **small, "rotary_pct": 0.5, **fields})
         case "llama":
             return transformers.LlamaConfig(**{**common, **shared_heads, **fields})
+        case "mistral":
+            return transformers.MistralConfig(**{**common, **shared_heads, "sliding_window": None, **fields})
+        case "phi3":
+            return transformers.Phi3Config(**{**common, **shared_heads, "pad_token_id": 0, **fields})
         case "qwen2":
             return transformers.Qwen2Config(**{**common, **shared_heads, **fields})
         case _:

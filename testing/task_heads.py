@@ -20,6 +20,8 @@ LABELS = {
     "token-classification": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"),
 }
 PROMPTS = {"query": "book a ", "passage": "the "}
+# Spans that the pipeline of transformers keeps for one answer.
+_SPANS = 12
 HEAD_TASKS = [name for name in HEADS if name in TASKS]
 
 
@@ -84,43 +86,34 @@ def entities(truth: Truth, head: Head, tokenizer: Any, text: str, aggregation: s
 def answer_or_none(
     values: FloatArray, encoded: Any, context: str, longest: int = 15, *, impossible: bool = True
 ) -> tuple[int, int] | None:
-    """The likeliest text's characters as of `best_span`, or None if that there is no answer is likelier.
+    """First character of the likeliest answer and the one after its last, or None if no answer is likelier.
 
-    By every span in turn: the first token, which stands for no answer, takes part in the probabilities, and spans of
-    one text add up.
+    Compares every span in turn. As in the pipeline of transformers, the likeliest spans of one text add up, and the
+    first token, which stands for no answer, takes part in the probabilities.
+
+    Args:
+        values: Logits of starts and ends [tokens, 2].
+        encoded: Encoding of the question and the context by a fast tokenizer of transformers.
+        context: The context.
+        longest: Number of tokens of the longest answer.
+        impossible: Whether a question may have no answer.
     """
     words, parts = encoded.word_ids(0), encoded.sequence_ids(0)
     allowed = [token for token, part in enumerate(parts) if part == 1]
     powers = np.exp((values - values.max(0)).astype(np.float64))
     chances = powers / powers[[0, *allowed]].sum(0)
-    texts: dict[str, float] = {}
-    places: dict[str, tuple[float, int, int]] = {}
+    spans = []
     for first in allowed:
         for last in allowed:
             if first <= last < first + longest:
                 begin, end = (encoded.word_to_chars(0, words[token], sequence_index=1) for token in (first, last))
-                text, chance = context[begin.start : end.end].lower(), float(chances[first, 0] * chances[last, 1])
-                texts[text] = texts.get(text, 0.0) + chance
-                places[text] = max(places.get(text, (0.0, 0, 0)), (chance, begin.start, end.end))
+                spans.append((float(chances[first, 0] * chances[last, 1]), begin.start, end.end))
+    texts: dict[str, float] = {}
+    places: dict[str, tuple[int, int]] = {}
+    for chance, start, stop in sorted(spans, reverse=True)[:_SPANS]:
+        text = context[start:stop].lower()
+        texts[text] = texts.get(text, 0.0) + chance
+        places.setdefault(text, (start, stop))
     best = max(texts, key=texts.__getitem__, default=None)
     none = chances[0, 0] * chances[0, 1]
-    return None if best is None or (impossible and none >= texts[best]) else places[best][1:]
-
-
-def best_span(values: FloatArray, encoded: Any, longest: int = 15) -> tuple[int, int]:
-    """First character and the one after the last of the likeliest answer, as transformers 4's pipeline finds it.
-
-    Args:
-        values: Logits of starts and ends [tokens, 2].
-        encoded: Encoding of the question and the context by a fast tokenizer of transformers.
-        longest: Number of tokens of the longest answer.
-    """
-    context = np.array([part == 1 for part in encoded.sequence_ids(0)])
-    masked = np.where(context[:, None], values, -1e4).astype(np.float64)
-    chances = np.exp(masked - masked.max(0))
-    chances /= chances.sum(0)
-    joint = np.tril(np.triu(np.outer(chances[:, 0], chances[:, 1])), longest - 1)
-    first, last = np.unravel_index(joint.argmax(), joint.shape)
-    words = [encoded.token_to_word(0, int(token)) for token in (first, last)]
-    begin, end = (encoded.word_to_chars(0, word, sequence_index=1) for word in words)
-    return begin.start, end.end
+    return None if best is None or (impossible and none >= texts[best]) else places[best]

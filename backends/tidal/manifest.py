@@ -72,6 +72,7 @@ class Verification(Strict):
 class Version(Strict):
     """What the manifests of all published versions contain."""
 
+    kind: str = Field(description="kind of the model, as in its spec")
     format: Literal[1] = 1
     name: str = Field(description="name of the model in the repository")
     created: str = Field(description="UTC time, ISO 8601")

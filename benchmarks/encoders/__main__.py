@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.encoders import claims, environments, equality, mixed_tasks, plot, quality, tables
+from benchmarks.encoders import bulk, claims, environments, equality, mixed_tasks, plot, quality, tables
 from benchmarks.encoders.agreement import agreement, make_references
 from benchmarks.encoders.cells import Case
 from benchmarks.encoders.claims import CLAIMED, GOALS
@@ -43,6 +43,7 @@ class EncoderSize:
         sentences: Number of sentences whose entities are compared.
         questions: Number of questions of each language whose answers are compared.
         mixed: Number of queries of each kind of task that share an encoder.
+        bulk: Number of texts of a file for `tidal embed`.
     """
 
     rounds: int
@@ -57,6 +58,7 @@ class EncoderSize:
     sentences: int
     questions: int
     mixed: int
+    bulk: int
 
     def cases(self, task: Task) -> list[Case]:
         """Return the cases of a task."""
@@ -81,8 +83,9 @@ FULL = EncoderSize(
     pairs=1500,
     references=32,
     sentences=600,
-    questions=200,
+    questions=2000,  # all: XQuAD has 1,190
     mixed=200,
+    bulk=2048,
 )
 QUICK = EncoderSize(
     rounds=1,
@@ -97,6 +100,7 @@ QUICK = EncoderSize(
     sentences=20,
     questions=4,
     mixed=8,
+    bulk=512,
 )
 
 
@@ -126,12 +130,14 @@ def compare(
     for task in TASKS:
         EncoderRounds(artefacts, run, workload, size.rounds, size.seconds).measure(task, size.cases(task))
     QualityBench(artefacts, run, workload, size.rounds, size.seconds).measure(data, size.pairs)
+    bulk.BulkBench(artefacts, run, workload, size.rounds, size.seconds, size.bulk).measure()
     compared = _compare_answers(artefacts, size, run, data)
     tables.add_search(report, run)
     tables.add_agreement(report, run)
     tables.add_cases(report, run, [case for task in TASKS for case in size.cases(task)])
     quality.add_table(report, run)
-    report.claims += [*claims.make_claims(run), *quality.make_claims(run), *compared, *mixed_tasks.make_claims(run)]
+    report.claims += [*claims.make_claims(run), *quality.make_claims(run), *bulk.make_claims(run)]
+    report.claims += [*compared, *mixed_tasks.make_claims(run)]
     report.measured |= {
         "cells": run.cells_json(),
         "forms": run.forms,

@@ -15,6 +15,8 @@ from benchmarks.encoders.sides import Side
 from benchmarks.encoders.workload import Rows, Traffic
 from tidal_client.load.arrivals import Times
 
+# Answers of a closed loop per request in flight: fewer are the first wave and little more.
+_LEAST_ANSWERS = 8
 # Tidal's models publish their metrics every 200 ms.
 _PUBLISHED_S = 0.25
 
@@ -43,7 +45,7 @@ class Case:
 def measure_closed(
     side: Side, requests: Sequence[Rows], *, in_flight: int, seconds: float, warm_s: float
 ) -> EncoderCell:
-    """Measure a closed loop.
+    """Measure a closed loop, for longer than `seconds` where answers are slow; see `closed_loop`.
 
     Args:
         side: Running system.
@@ -54,7 +56,8 @@ def measure_closed(
     """
     payloads = side.encode(requests)
     watch = _Watch(side)
-    return watch.cell(side.closed(payloads, in_flight=in_flight, seconds=seconds, warm_s=warm_s))
+    least = _LEAST_ANSWERS * in_flight
+    return watch.cell(side.closed(payloads, in_flight=in_flight, seconds=seconds, warm_s=warm_s, least=least))
 
 
 def measure_open(side: Side, requests: Sequence[Rows], times: Times) -> EncoderCell:

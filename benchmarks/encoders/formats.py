@@ -20,7 +20,7 @@ from benchmarks.encoders.prepare import SPEC_TASKS, model_name
 from benchmarks.encoders.source import Task
 from benchmarks.encoders.workload import Rows
 from tidal_client.load.payloads import encode
-from tidal_client.transports import Address
+from tidal_client.transports.addresses import Address
 from tidal_client.transports.http_messages import JSON_LENGTH, request_bytes, response_arrays
 
 #: Embeddings or scores of rows, [rows, values].

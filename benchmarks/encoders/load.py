@@ -23,6 +23,8 @@ from tidal_client.load.loop import Outcomes, send_all
 from tidal_client.load.sender import Finish, RequestSender
 
 _TIMEOUT_S = 60.0
+#: A measurement that is lengthened takes at most this many times as long.
+LONGEST = 8
 OpenTo = Callable[[Finish], RequestSender]
 
 
@@ -58,12 +60,13 @@ def sender_to(location: str, *, grpc: bool = False) -> OpenTo:
 
 
 def closed_loop(
-    open_to: OpenTo, payloads: Sequence[bytes], *, in_flight: int, seconds: float, warm_s: float = 0.0
+    open_to: OpenTo, payloads: Sequence[bytes], *, in_flight: int, seconds: float, warm_s: float = 0.0, least: int = 0
 ) -> LoadResult:
     """Keep a number of requests in flight; each payload is sent at most once.
 
-    Answers within `seconds` after `warm_s` count, while the number of requests in flight stays the same. The
-    measurement ends earlier when all payloads are sent.
+    Answers within `seconds` after `warm_s` count, while the number of requests in flight stays the same. As long as
+    there are too few, the measurement goes on for as long again, up to 8 times: its end does not depend on when an
+    answer arrives. It ends earlier when all payloads are sent.
 
     Args:
         open_to: Opens the sender.
@@ -71,6 +74,7 @@ def closed_loop(
         in_flight: Number of requests in flight.
         seconds: Length of the measurement in seconds.
         warm_s: Seconds before it.
+        least: Least number of answers, failed ones included.
     """
     ended: queue.SimpleQueue[tuple[float, int, RequestError | None]] = queue.SimpleQueue()
     sender = open_to(lambda number, error: ended.put((time.perf_counter(), number, error)))
@@ -78,7 +82,7 @@ def closed_loop(
     latencies, errors = list[float](), list[str]()
     try:
         begin = time.perf_counter() + warm_s
-        end = begin + seconds
+        end, latest = begin + seconds, begin + LONGEST * seconds
         used = time.process_time()
         pending = following = 0
         for following in range(min(in_flight, len(payloads))):
@@ -89,6 +93,8 @@ def closed_loop(
         while pending:
             moment, number, error = ended.get(timeout=2 * _TIMEOUT_S)
             pending -= 1
+            while end <= moment < latest and len(latencies) + len(errors) < least:
+                end += seconds
             if begin <= moment < end:
                 if error is None:
                     latencies.append(moment - sent[number])
@@ -96,7 +102,7 @@ def closed_loop(
                     errors.append(str(error))
             if moment < end:
                 if following == len(payloads):
-                    end = moment
+                    end = latest = moment
                     continue
                 sent[following] = time.perf_counter()
                 sender.send(following, payloads[following])

@@ -16,7 +16,7 @@ from benchmarks.report import Claim, progress
 from demo.texts import make_examples
 from demo.train import minilm_folder
 from testing.pets import MADE, Base, build
-from testing.task_heads import best_span, expected, random_head
+from testing.task_heads import answer_or_none, expected, random_head
 from testing.truth import Truth, random_terms
 from tidal.pets.tasks.folder import add_task
 from tidal.pets.terms import TaskTerms
@@ -75,7 +75,7 @@ def measure(url: str, repository: Path, count: int) -> dict[str, float]:
     truths = {task: Truth(base.model, _terms(base, task)) for task in _TASKS}
     equal: dict[str, list[bool]] = {task: [] for task in _TASKS}
     for (task, text, pair), answer in zip(queries, answers, strict=True):
-        equal[task].append(_same(truths[task], base.tokenizer(text, pair), answer))
+        equal[task].append(_same(truths[task], base.tokenizer(text, pair), pair, answer))
     return {task: sum(found) / len(found) for task, found in equal.items()}
 
 
@@ -122,11 +122,12 @@ async def _ask(url: str, queries: Sequence[tuple[str, str, str | None]]) -> list
         return await asyncio.gather(*(ask(*query) for query in queries))
 
 
-def _same(truth: Truth, encoded: Any, answer: dict[str, Any]) -> bool:
+def _same(truth: Truth, encoded: Any, pair: str | None, answer: dict[str, Any]) -> bool:
     """Whether an answer is that of the task's own model."""
     values = expected(truth, truth.head, encoded["input_ids"], encoded["token_type_ids"])
     if truth.head.task == "question-answering":
-        return (answer["start"][0, 0], answer["end"][0, 0]) == best_span(values, encoded)
+        place = answer_or_none(values, encoded, pair or "", impossible=False)
+        return (answer["start"][0, 0], answer["end"][0, 0]) == place
     served = answer["embedding" if truth.head.task == "embedding" else "logits"][0]
     close = np.allclose(served, values, atol=_TOLERANCE * max(1.0, float(np.abs(values).max())))
     return close and (truth.head.task == "embedding" or bool((served.argmax(-1) == values.argmax(-1)).all()))

@@ -20,6 +20,7 @@ from benchmarks.encoders.source import LONGEST, ONNX, TASKS, Task, write_source
 from benchmarks.kept import cache_folder
 from benchmarks.report import progress
 from demo.texts import lengthen
+from tidal import device
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.repository.entries import ModelEntry
 
@@ -108,6 +109,8 @@ def prepare() -> EncoderArtefacts:
     for task in TASKS:
         _build(artefacts, task, "fp32")
     _build(artefacts, "embed", "int8")
+    if {"avx512_bf16", "amx_bf16"} & set(device.cpu().features):
+        _build(artefacts, "embed", "bf16")
     for kind, name in equality.MODELS.items():
         if not (artefacts.folder / kind / "config.json").exists():
             equality.write_source(kind, artefacts.folder / kind)

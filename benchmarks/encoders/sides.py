@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.closed_loop import batches, cpu_seconds
 from benchmarks.encoders import formats
 from benchmarks.encoders.formats import Values, ask
-from benchmarks.encoders.load import LoadResult, closed_loop, open_loop, sender_to
+from benchmarks.encoders.load import LONGEST, LoadResult, closed_loop, open_loop, sender_to
 from benchmarks.encoders.prepare import model_name
 from benchmarks.encoders.processes import read_counts, tree_cpu_seconds
 from benchmarks.encoders.source import Task
@@ -34,7 +34,9 @@ class Side(Protocol):
     def encode(self, requests: Sequence[Rows]) -> Sequence[Any]:
         """Return requests as they are sent, so that a measurement does not include this."""
 
-    def closed(self, payloads: Sequence[Any], *, in_flight: int, seconds: float, warm_s: float) -> LoadResult:
+    def closed(
+        self, payloads: Sequence[Any], *, in_flight: int, seconds: float, warm_s: float, least: int = 0
+    ) -> LoadResult:
         """Keep a number of requests in flight; see `benchmarks.encoders.load.closed_loop`."""
 
     def open(self, payloads: Sequence[Any], times: Times) -> LoadResult:
@@ -71,10 +73,12 @@ class TidalSide:
         encode = partial(formats.tidal_request, precision=self.precision, grpc=self.grpc)
         return [encode(self._location, self.task, rows) for rows in requests]
 
-    def closed(self, payloads: Sequence[bytes], *, in_flight: int, seconds: float, warm_s: float) -> LoadResult:
+    def closed(
+        self, payloads: Sequence[bytes], *, in_flight: int, seconds: float, warm_s: float, least: int = 0
+    ) -> LoadResult:
         """See `Side.closed`."""
         open_to = sender_to(self._location, grpc=self.grpc)
-        return closed_loop(open_to, payloads, in_flight=in_flight, seconds=seconds, warm_s=warm_s)
+        return closed_loop(open_to, payloads, in_flight=in_flight, seconds=seconds, warm_s=warm_s, least=least)
 
     def open(self, payloads: Sequence[bytes], times: Times) -> LoadResult:
         """See `Side.open`."""
@@ -120,10 +124,12 @@ class PeerSide:
         """See `Side.encode`."""
         return [self._encode(self.location, self.task, rows) for rows in requests]
 
-    def closed(self, payloads: Sequence[bytes], *, in_flight: int, seconds: float, warm_s: float) -> LoadResult:
+    def closed(
+        self, payloads: Sequence[bytes], *, in_flight: int, seconds: float, warm_s: float, least: int = 0
+    ) -> LoadResult:
         """See `Side.closed`."""
         open_to = sender_to(self.location)
-        return closed_loop(open_to, payloads, in_flight=in_flight, seconds=seconds, warm_s=warm_s)
+        return closed_loop(open_to, payloads, in_flight=in_flight, seconds=seconds, warm_s=warm_s, least=least)
 
     def open(self, payloads: Sequence[bytes], times: Times) -> LoadResult:
         """See `Side.open`."""
@@ -165,12 +171,19 @@ class InProcessSide:
         """See `Side.encode`."""
         return requests
 
-    def closed(self, payloads: Sequence[Rows], *, in_flight: int, seconds: float, warm_s: float) -> LoadResult:
+    def closed(
+        self, payloads: Sequence[Rows], *, in_flight: int, seconds: float, warm_s: float, least: int = 0
+    ) -> LoadResult:
         """See `Side.closed`; a request's latency is the time of its call."""
         if warm_s:
             self._call(payloads[:in_flight], in_flight, warm_s, answers=False)
             payloads = payloads[in_flight:]
         times = self._call(payloads, in_flight, seconds, answers=False)["times"]
+        for _ in range(LONGEST - 1):
+            left = payloads[len(times) * in_flight :]
+            if len(times) * in_flight >= least or len(left) < in_flight:
+                break
+            times += self._call(left, in_flight, seconds, answers=False)["times"]
         latencies = np.repeat(np.array(times) * 1e3, in_flight)
         spent = float(sum(times))
         return LoadResult(len(latencies) / spent, latencies, 0, 0.0, spent)

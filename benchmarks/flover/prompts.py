@@ -25,6 +25,7 @@ from testing.decoders import byte_tokenizer
 from testing.requests import FakeRequest
 from tidal.flover.engine.engine import Engine
 from tidal.flover.engine.runners import SharedRunner
+from tidal.flover.engine.speculation import Speculation
 from tidal.flover.form import form_of
 from tidal.flover.generation import Generation
 from tidal.flover.metrics import FloverMetrics
@@ -44,6 +45,7 @@ _LENGTH = 4608
 _ROUNDS = 3
 # Prompts from this many tokens on are measured once: they take long enough.
 _LONG = 1000
+_GREEDY = SamplingParams()
 # Tokens of the stream before a prompt arrives, whose gaps are those without prompts.
 _BEFORE = 16
 
@@ -55,23 +57,26 @@ class TimedEngine:
         runner: Runner, used by one engine at a time.
         costs: Durations of its passes.
         reuse: Whether prompts reuse prefixes.
+        speculation: Drafts; None: none.
     """
 
-    def __init__(self, runner: FloverRunner, costs: PassCosts, *, reuse: bool) -> None:
+    def __init__(
+        self, runner: FloverRunner, costs: PassCosts, *, reuse: bool, speculation: Speculation | None = None
+    ) -> None:
         scheduler: FloverScheduler[Generation] = FloverScheduler(runner.slots, costs, prefill_share=1.0)
         self._engine = Engine(
             scheduler, SharedRunner(runner), Responder(1.0), FloverMetrics(Metrics("flover")),
-            logging.getLogger(__name__), shuffle=True, reuse_prefixes=reuse,
+            logging.getLogger(__name__), shuffle=True, reuse_prefixes=reuse, speculation=speculation,
         )  # fmt: skip
         self._tokenizer = byte_tokenizer()
 
-    def add(self, prompt: Sequence[int], tokens: int) -> Generation:
-        """Queue a prompt, from which a number of tokens is generated greedily."""
+    def add(self, prompt: Sequence[int], tokens: int, params: SamplingParams = _GREEDY) -> Generation:
+        """Queue a prompt, from which a number of tokens is generated."""
         request, ids = FakeRequest({}), np.array(prompt, np.int64)
         made = Generation(
             time.monotonic(), math.inf, len(ids),
             response=FloverResponse(cast(Any, request), 1, streaming=False), index=0, prompt_ids=ids,
-            method=Sampler(SamplingParams(), ids, frozenset()), detokenizer=Detokenizer(self._tokenizer, ids.tolist()),
+            method=Sampler(params, ids, frozenset()), detokenizer=Detokenizer(self._tokenizer, ids.tolist()),
             stops=StopMatcher(()), max_tokens=tokens, eos=frozenset(),
         )  # fmt: skip
         self._engine.add([made])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from benchmarks.otas.live.artefacts import BASE, LARGE, SMALL
 from tidal.otas.manifest import ImageConfig
 from tidal_builders.otas.training.pretrain import Variation
-from tidal_builders.otas.training.settings import Settings
+from tidal_builders.otas.training.settings import ImageTrainingSettings
 from tidal_builders.otas.vit import VitConfig
 
 #: Tasks by the names of their folders.
@@ -94,7 +94,7 @@ class FromNothing:
     """
 
     task: str
-    settings: Settings
+    settings: ImageTrainingSettings
     variation: Variation
 
 
@@ -103,7 +103,7 @@ class Training:
     """A task, and the settings of its training."""
 
     task: str
-    settings: Settings
+    settings: ImageTrainingSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Recipe:
     profile_seconds: float = 30.0
     threads: int = 1
 
-    def training(self, task: str) -> Settings:
+    def training(self, task: str) -> ImageTrainingSettings:
         """Return the training of a task."""
         return next(each.settings for each in self.tasks if each.task == task)
 
@@ -134,12 +134,12 @@ class Recipe:
 PHOTOGRAPHS = Recipe(
     sizes=(Pretrained(SMALL, 70), Pretrained(BASE, 112, _GAMMAS), Pretrained(LARGE, 168)),
     tasks=(
-        Training(CIFAR10, Settings(epochs=2, head_epochs=60)),
-        Training(CLOTHING, Settings(epochs=2, head_epochs=150, rate=0.01)),
-        Training(DIGITS, Settings(epochs=2, head_epochs=200, rate=0.01)),
+        Training(CIFAR10, ImageTrainingSettings(epochs=2, head_epochs=60)),
+        Training(CLOTHING, ImageTrainingSettings(epochs=2, head_epochs=150, rate=0.01)),
+        Training(DIGITS, ImageTrainingSettings(epochs=2, head_epochs=200, rate=0.01)),
     ),
 )
-_TASK = Settings(epochs=6, head_epochs=200, rate=0.02)
+_TASK = ImageTrainingSettings(epochs=6, head_epochs=200, rate=0.02)
 #: Without: hand-written digits alone. Which digit it is, whether it is even, and which one it is behind noise. The base
 #: takes about 4 ms an image on a core: a server has to be kept busy by its engine, not by what surrounds it.
 DIGITS_ALONE = Recipe(
@@ -149,5 +149,5 @@ DIGITS_ALONE = Recipe(
         Size(LARGE, 256, 8, 8, 40, seen=0.5),
     ),
     tasks=tuple(Training(task, _TASK) for task in (DIGITS, PARITY, NOISY)),
-    pretraining=FromNothing(DIGITS, Settings(batch=64, rate=0.001), Variation(shift=4)),
+    pretraining=FromNothing(DIGITS, ImageTrainingSettings(batch=64, rate=0.001), Variation(shift=4)),
 )

@@ -70,6 +70,7 @@ class BareConfig:
                 ("probabilities", "FP32", -1),
                 ("label", "STRING", 1),
                 ("max_length", "INT32", 1),
+                ("input_tokens", "INT32", 1),
             )
         )
         (folder / "config.pbtxt").write_text(

@@ -66,6 +66,7 @@ class TritonPythonModel:
             "probabilities": shifted / shifted.sum(-1, keepdims=True),
             "label": self.labels[logits.argmax(-1)][:, None],
             "max_length": np.full((len(logits), 1), self.length, np.int32),
+            "input_tokens": np.array([sum(each.attention_mask) for each in encodings], np.int32)[:, None],
         }
         responses, start = [], 0
         for rows in columns:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.closed_loop import metric, series
 from benchmarks.texts import TextMaker, tweet_lengths
+from testing.waiting import until
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.manifest import MANIFEST_FILE
 from tidal.server.child import RunningServer
@@ -60,8 +60,9 @@ def measure(
     texts = [maker.text(n) for n in lengths]
     family = "tidal_arlo_batch_distinct_lengths"
     before, few_before = metric(server, family, model) or (0.0, 0.0), series(server, f"{family}_bucket", model, le="7")
+    ran_before = _queries_run(server, model)
     answers = asyncio.run(_ask(server.grpc, model, texts))
-    time.sleep(0.5)  # metrics are published every 200 ms
+    until(lambda: _queries_run(server, model) - ran_before >= rows)  # busy models publish metrics every 5 s
     after, few_after = metric(server, family, model) or (0.0, 0.0), series(server, f"{family}_bucket", model, le="7")
     torch.set_num_threads(1)  # torch's threads spin while they wait, which is slow beside other load
     reference = AutoModelForSequenceClassification.from_pretrained(source).eval()
@@ -79,6 +80,10 @@ def measure(
         "mixed_batches": (after[1] - before[1]) - ((few_after or 0.0) - (few_before or 0.0)),
         "mean_distinct_lengths": (after[0] - before[0]) / max(1.0, after[1] - before[1]),
     }
+
+
+def _queries_run(server: RunningServer, model: str) -> float:
+    return (metric(server, "tidal_arlo_batch_size_queries", model) or (0.0, 0.0))[0]
 
 
 async def _ask(url: str, model: str, texts: list[str]) -> list[Classification]:

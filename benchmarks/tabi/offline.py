@@ -14,7 +14,7 @@ from testing.cascades import OpenLevel
 from tidal.tabi.equations import request_key
 from tidal.tabi.manifest import Candidate, TabiManifest
 from tidal.tabi.pruning import kept_words, prune_ids, prune_text
-from tidal.tabi.route import Route
+from tidal.tabi.query_route import Route
 from tidal.text.words import EncodedWords
 from tidal_builders.tabi.data import LevelOutputs
 

@@ -45,8 +45,8 @@ def learn_lengths(names: Sequence[str], specs: Sequence[ModelSpec], repository: 
             )
         if not spec.chooses_by_length:
             raise InvalidArgument(
-                f"--relearn {name}: nothing depends on the lengths that come; set one of the fields 'lengths', 'form' "
-                "and 'precision' of its spec to auto"
+                f"--relearn {name}: no field of this spec depends on received lengths; set one of the fields "
+                "'lengths', 'form' and 'precision' to auto"
             )
     page = read_metrics(metrics or _metrics_of(repository))
     for name in names:

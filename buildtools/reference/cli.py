@@ -82,7 +82,7 @@ def _accepted(parameter: Any) -> str:
     if isinstance(inner, type) and issubclass(inner, enum.Enum):
         text = ", ".join(f"`{each.value}`" for each in inner)
     else:
-        text = {int: "whole number", float: "number", Path: "path"}.get(inner, parameter.metavar or "text").strip("[]")
+        text = {int: "whole number", float: "number", Path: "path"}.get(inner, _metavar(parameter))
         bounds = [
             f"{word} {value:,}"
             for word, value in (("from", parameter.min), ("up to", parameter.max))
@@ -90,6 +90,15 @@ def _accepted(parameter: Any) -> str:
         ]
         text = " ".join([text, *bounds])
     return f"{text}; repeatable" if parameter.multiple or parameter.nargs == -1 else text
+
+
+def _metavar(parameter: Any) -> str:
+    """Name of the value that an argument or option takes, without the marks of an optional or repeated one."""
+    name = str(parameter.metavar or "text")
+    if parameter.nargs == -1:
+        name = name.removesuffix("...")
+    optional = re.fullmatch(r"\[([^][]*)\]", name)
+    return optional[1] if optional else name
 
 
 def _default(parameter: Any) -> str:

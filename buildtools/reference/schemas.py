@@ -194,13 +194,17 @@ def _used_by(option: str) -> str:
     elif option == "task":  # read by what the systems with tasks share
         found = [name for name in _SYSTEMS if name in ("pets", "otas", "flover")]
     else:
-        found = [name for name in _SYSTEMS if any(option in _options_read(_LIBRARY / part) for part in _parts(name))]
+        found = [name for name in _SYSTEMS if option in _options_read(_LIBRARY / name) | _options_of_tasks(name)]
     return ", ".join(f"`{name}`" for name in found)
 
 
-def _parts(system: str) -> tuple[str, ...]:
-    """Packages of a system's code."""
-    return (system, "encoder_tasks") if system == "arlo" else (system,)
+def _options_of_tasks(system: str) -> frozenset[str]:
+    """Options of the tasks of encoders that a system has."""
+    from tidal.encoder_tasks.entries import TASKS
+    from tidal.pets.heads import HEADS
+
+    tasks = {"arlo": TASKS.keys(), "pets": TASKS.keys() & HEADS.keys()}.get(system, ())
+    return frozenset(option for name in tasks for option in TASKS[name].options)
 
 
 @cache

@@ -20,7 +20,8 @@ from tidal_client.retrying import Attempts, attempts, checked_retries, stream_wi
 from tidal_client.row_runs import CONCURRENCY, checked_concurrency, run_rows_async
 from tidal_client.rows import RowCall
 from tidal_client.tensor_errors import may_be_unknown_tensor, unknown_tensor_error
-from tidal_client.transports import AsyncTransport, connect_async, parse_urls
+from tidal_client.transports import AsyncTransport
+from tidal_client.transports.addresses import connect_async, parse_urls
 
 T = TypeVar("T")
 Row = TypeVar("Row")

@@ -18,7 +18,7 @@ from tidal_client.row_methods import RowMethods
 from tidal_client.row_runs import CONCURRENCY, checked_concurrency, run_rows
 from tidal_client.rows import RowCall
 from tidal_client.tensor_errors import may_be_unknown_tensor, unknown_tensor_error
-from tidal_client.transports import connect, parse_urls
+from tidal_client.transports.addresses import connect, parse_urls
 
 #: Default timeout of a call, in seconds.
 DEFAULT_TIMEOUT_S: Final = 30.0

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tidal_gateway.api.answers import Answer
+from tidal_gateway.api.answers import HttpAnswer
 from tidal_gateway.api.routes import CONSOLE_ROUTES, ROUTES
 from tidal_gateway.api.unknown import UnknownRoutes
 from tidal_gateway.description import description
@@ -30,10 +30,10 @@ from tidal_gateway.errors import Refusal
 from tidal_gateway.keys.rates import RateTable
 from tidal_gateway.keys.store import KeyStore
 from tidal_gateway.live.sampler import Sampler
-from tidal_gateway.settings import Settings, parse_server
+from tidal_gateway.settings import GatewaySettings, parse_server
 from tidal_gateway.state import Gateway
 from tidal_gateway.upstream.lanes import Lanes
-from tidal_gateway.upstream.pool import Pool
+from tidal_gateway.upstream.pool import ServerPool
 
 if TYPE_CHECKING:
     from tidal_gateway.tracing import Tracing
@@ -45,7 +45,7 @@ _log = logging.getLogger("tidal_gateway")
 
 
 def create_app(
-    settings: Settings,
+    settings: GatewaySettings,
     *,
     log_target: str | None = None,
     rate_table: Path | None = None,
@@ -87,7 +87,7 @@ def create_app(
     app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     gateway = Gateway(
         settings,
-        Pool(
+        ServerPool(
             [parse_server(each) for each in settings.server],
             Lanes(settings.max_outstanding, lane_table, settings.workers),
             settings.retry_ratio,
@@ -186,7 +186,7 @@ class Outer:
             self.gateway.log.write(exchange)
 
 
-def _tracing(settings: Settings) -> Tracing | None:
+def _tracing(settings: GatewaySettings) -> Tracing | None:
     if settings.otlp_endpoint is None:
         return None
     from tidal_gateway.tracing import Tracing
@@ -205,7 +205,7 @@ def _unknown(routes: UnknownRoutes) -> Any:
     return answer
 
 
-def _plain(answer: Answer) -> tuple[int, dict[str, str], bytes]:
+def _plain(answer: HttpAnswer) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body of an answer."""
     headers = [(b"content-type", answer.media_type), *answer.headers]
     return answer.status, {name.decode(): value.decode() for name, value in headers}, answer.content

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic.json_schema import models_json_schema
 
 from tidal.options import RequestOptions
-from tidal_gateway.api.answers import Answer, json_answer
+from tidal_gateway.api.answers import HttpAnswer, json_answer
 from tidal_gateway.api.kserve_tensors import InferBody
 from tidal_gateway.api.options import HEADER_OPTIONS, HEADER_PREFIX
 from tidal_gateway.api.request import ApiRequest
@@ -26,7 +26,7 @@ def description(routes: Sequence[RouteEntry]) -> RouteEntry:
     """Return the route of the description: `GET /openapi.json`."""
     document = openapi(routes)
 
-    async def answer(request: ApiRequest) -> Answer:
+    async def answer(request: ApiRequest) -> HttpAnswer:
         """Describe the API."""
         return json_answer(document)
 

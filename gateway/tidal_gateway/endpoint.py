@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import tidal.errors
 from tidal_client.errors import RequestError
-from tidal_gateway.api.answers import Answer
+from tidal_gateway.api.answers import HttpAnswer
 from tidal_gateway.api.request import ApiRequest
 from tidal_gateway.api.routes import RouteEntry
 from tidal_gateway.api.shapes import error_answer, error_event
@@ -104,7 +104,7 @@ class Endpoint:
 
     async def _run(self, request: ApiRequest, sent: _Sender) -> None:
         answer = await self._route.answer(request)
-        if isinstance(answer, Answer):
+        if isinstance(answer, HttpAnswer):
             await sent.whole(answer)
             return
         async with aclosing(answer.events) as events:
@@ -159,7 +159,7 @@ class _Sender:
         self.begun = False
         self.before_end: Callable[[], None] | None = None
 
-    async def whole(self, answer: Answer) -> None:
+    async def whole(self, answer: HttpAnswer) -> None:
         headers = [
             (b"content-type", answer.media_type),
             (b"content-length", b"%d" % len(answer.content)),

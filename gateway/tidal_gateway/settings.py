@@ -18,7 +18,7 @@ from tidal_gateway.tools.formats import TOOL_FORMATS
 PREFIX: Final = "TIDAL_GATEWAY_"
 
 
-class Settings(BaseModel):
+class GatewaySettings(BaseModel):
     """Settings of the gateway; the descriptions are the help texts of the command."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,7 +34,7 @@ class Settings(BaseModel):
     metrics_port: int = Field(9001, ge=0, le=65535, description="Port of the Prometheus endpoint, 0 for a free one.")
     workers: int = Field(1, ge=1, le=64, description="Number of worker processes.")
     keys: Path | None = Field(None, description="File of API keys, see `tidal keys`; with it every request needs one.")
-    open: bool = Field(False, description="Serve everybody who reaches the port, on any address, without keys.")
+    open: bool = Field(False, description="Serve without API keys, on any address.")
     tls_cert: Path | None = Field(None, description="Certificate chain (PEM); read again when it changes.")
     tls_key: Path | None = Field(None, description="Private key of the certificate (PEM); read again when it changes.")
     tls_client_ca: Path | None = Field(
@@ -52,19 +52,19 @@ class Settings(BaseModel):
     cors_origin: tuple[str, ...] = Field((), description="Origin that browsers may call from, such as https://my.site.")
     timeout_s: float = Field(60.0, gt=0, le=3600, description="Longest time for an answer, or between two parts of it.")
     max_outstanding: int = Field(
-        1024, ge=1, description="Largest number of outstanding requests of one model, in all workers together."
+        1024, ge=1, description="Maximum number of outstanding requests of one model, in all workers together."
     )
     retry_ratio: float = Field(
         0.1,
         ge=0,
-        description="Largest number of retries to a model, as a share of its requests in the last 10 s; the first "
+        description="Maximum number of retries to a model, as a share of its requests in the last 10 s; the first "
         "retry of a request after each outage does not count.",
     )
     max_body_bytes: int = Field(64 << 20, ge=1 << 10, le=1 << 30, description="Largest body of a request.")
-    max_inputs: int = Field(2048, ge=1, description="Largest number of texts, documents or images of a request.")
-    max_choices: int = Field(128, ge=1, description="Largest number of generated texts of a request.")
+    max_inputs: int = Field(2048, ge=1, description="Maximum number of texts, documents or images of a request.")
+    max_choices: int = Field(128, ge=1, description="Maximum number of generated texts of a request.")
     max_header_bytes: int = Field(32 << 10, ge=1 << 10, description="Largest total size of a request's headers.")
-    max_connections: int = Field(2048, ge=1, description="Largest number of connections of one worker.")
+    max_connections: int = Field(2048, ge=1, description="Maximum number of connections of one worker.")
     header_timeout_s: float = Field(10.0, gt=0, description="Longest time for a client to send a request's headers.")
     body_timeout_s: float = Field(30.0, gt=0, description="Longest time for a client to send a request's body.")
     write_timeout_s: float = Field(30.0, gt=0, description="Longest time for a client to read a part of an answer.")
@@ -74,7 +74,7 @@ class Settings(BaseModel):
     )
     exit_timeout_s: int = Field(30, ge=0, description="Longest time for requests in flight at shutdown.")
     console_viewers: int = Field(
-        16, ge=0, le=1000, description="Largest number of viewers of the console in one worker; 0 turns it off."
+        16, ge=0, le=1000, description="Maximum number of viewers of the console in one worker; 0 turns it off."
     )
     tool_format: tuple[str, ...] = Field(
         (),
@@ -100,7 +100,7 @@ class Settings(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _check_together(self) -> Settings:
+    def _check_together(self) -> GatewaySettings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key: expected both or none")
         if self.tls_client_ca is not None and self.tls_cert is None:
@@ -148,7 +148,7 @@ def _is_address(text: str) -> bool:
     return bool(host) and "/" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65536
 
 
-def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> Settings:
+def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], file: Path | None) -> GatewaySettings:
     """Merge the settings: a flag replaces an environment variable, which replaces the file's value.
 
     Args:
@@ -162,10 +162,10 @@ def read_settings(flags: Mapping[str, Any], environment: Mapping[str, str], file
     values: dict[str, Any] = {**_of_file(file), **_of_environment(environment)}
     values.update({name: value for name, value in flags.items() if value is not None and value != []})
     for name in values:
-        if name not in Settings.model_fields:
-            raise InvalidArgument(f"unknown setting '{name}': {did_you_mean(name, Settings.model_fields)}")
+        if name not in GatewaySettings.model_fields:
+            raise InvalidArgument(f"unknown setting '{name}': {did_you_mean(name, GatewaySettings.model_fields)}")
     try:
-        return Settings.model_validate(values)
+        return GatewaySettings.model_validate(values)
     except ValidationError as error:
         raise InvalidArgument("; ".join(map(_sentence, error.errors()))) from None
 
@@ -182,7 +182,7 @@ def plain_type(name: str) -> type:
 
 
 def _plain_type(name: str) -> type:
-    annotation = Settings.model_fields[name].annotation
+    annotation = GatewaySettings.model_fields[name].annotation
     if get_origin(annotation) in (Union, types.UnionType):
         (annotation,) = (each for each in get_args(annotation) if each is not type(None))
     kind = get_origin(annotation) or annotation
@@ -212,8 +212,8 @@ def _of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         name = variable.removeprefix(PREFIX).lower()
         if name == "config":  # the file itself
             continue
-        if name not in Settings.model_fields:
-            known = [PREFIX + each.upper() for each in Settings.model_fields]
+        if name not in GatewaySettings.model_fields:
+            known = [PREFIX + each.upper() for each in GatewaySettings.model_fields]
             raise InvalidArgument(f"unknown environment variable '{variable}': {did_you_mean(variable, known)}")
         values[name] = text.split() if is_list(name) else text
     return values

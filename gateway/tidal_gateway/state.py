@@ -9,9 +9,9 @@ from tidal_gateway.edge.access_log import AccessLog
 from tidal_gateway.keys.rates import RateTable
 from tidal_gateway.keys.store import KeyStore
 from tidal_gateway.live.sampler import Sampler
-from tidal_gateway.settings import Settings, parse_tool_format
+from tidal_gateway.settings import GatewaySettings, parse_tool_format
 from tidal_gateway.tools.formats import TOOL_FORMATS, ToolFormat, detect_format
-from tidal_gateway.upstream.pool import Pool
+from tidal_gateway.upstream.pool import ServerPool
 
 if TYPE_CHECKING:
     from tidal_gateway.tracing import Tracing
@@ -33,8 +33,8 @@ class Gateway:
         in_flight: Number of requests without an answer.
     """
 
-    settings: Settings
-    pool: Pool
+    settings: GatewaySettings
+    pool: ServerPool
     keys: KeyStore | None = None
     rates: RateTable | None = None
     log: AccessLog | None = None

@@ -22,7 +22,7 @@ from tidal_gateway.edge.protocol import LimitedProtocol, Shared, limits_of
 from tidal_gateway.edge.tls import Certificates
 from tidal_gateway.keys.rates import create_table
 from tidal_gateway.keys.store import read_keys
-from tidal_gateway.settings import Settings
+from tidal_gateway.settings import GatewaySettings
 from tidal_gateway.upstream.lanes import create_lane_table
 
 _LOG_CONFIG: dict[str, Any] = {
@@ -55,7 +55,7 @@ class WorkerStart:
         lane_table: File with the outstanding requests of all workers; None for a single one.
     """
 
-    settings: Settings
+    settings: GatewaySettings
     log_target: str | None
     rate_table: Path | None
     lane_table: Path | None
@@ -95,7 +95,7 @@ class Workers(Multiprocess):
         self._running = running
 
     def terminate_all(self) -> None:
-        """Ask the workers to end, and give up the port: while they drain, nobody would accept its connections."""
+        """Signal the workers to exit and close the port, because nothing accepts connections while they drain."""
         for listener in self.sockets:
             listener.close()
         super().terminate_all()
@@ -109,7 +109,7 @@ class Started:
     metrics: str
 
 
-def run_workers(settings: Settings, started: Callable[[Started], None]) -> None:
+def run_workers(settings: GatewaySettings, started: Callable[[Started], None]) -> None:
     """Run the gateway until a signal ends it.
 
     Args:
@@ -181,7 +181,7 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _serve_metrics(settings: Settings) -> str:
+def _serve_metrics(settings: GatewaySettings) -> str:
     """Serve the metrics of all workers from this process; return the address."""
     from prometheus_client import CollectorRegistry, start_http_server
     from prometheus_client.multiprocess import MultiProcessCollector

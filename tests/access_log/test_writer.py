@@ -16,7 +16,7 @@ import pytest
 
 from testing.waiting import until
 from tidal.access_log.record import RequestRecord, line
-from tidal.access_log.target import ACCESS_LOG_VARIABLE, Target, check_file, descriptor_target
+from tidal.access_log.target import ACCESS_LOG_VARIABLE, LogTarget, check_file, descriptor_target
 from tidal.access_log.writer import AccessLog, open_access_log
 from tidal.errors import InvalidArgument
 from tidal.metrics import Counter
@@ -36,7 +36,7 @@ class Lines(logging.Handler):
 class LogHarness:
     """An access log, the model's own log, and the counter of dropped lines."""
 
-    def __init__(self, target: Target, capacity: int = 100) -> None:
+    def __init__(self, target: LogTarget, capacity: int = 100) -> None:
         self.dropped = Counter()
         self.own = Lines()
         log = logging.getLogger(f"access-log-{id(self)}")
@@ -50,7 +50,7 @@ class LogHarness:
 
 @contextmanager
 def writing(target: str, capacity: int = 100) -> Iterator[LogHarness]:
-    harness = LogHarness(Target(target), capacity)
+    harness = LogHarness(LogTarget(target), capacity)
     try:
         yield harness
     finally:
@@ -186,10 +186,10 @@ def test_lines_to_a_closed_pipe_are_dropped() -> None:
 _PROCESS = """
 import logging, sys
 from tidal.access_log.record import RequestRecord
-from tidal.access_log.target import Target
+from tidal.access_log.target import LogTarget
 from tidal.access_log.writer import AccessLog
 from tidal.metrics import Counter
-log = AccessLog(Target(sys.argv[1]), sys.argv[2], 1, log=logging.getLogger(), dropped=Counter(), capacity=100_000)
+log = AccessLog(LogTarget(sys.argv[1]), sys.argv[2], 1, log=logging.getLogger(), dropped=Counter(), capacity=100_000)
 for number in range(2000):
     log.write(RequestRecord(f"{sys.argv[2]}-{number}" + "x" * (number % 200), 0.0), "OK", 1.0)
     if number % 500 == 0:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.boundary.tensors import FakeTensor
 from tidal import answers
 from tidal.answers import build, library
 from tidal.errors import NotFound
@@ -29,14 +30,6 @@ TYPES = {
 }
 # All finite logits of float32, and -inf, which masks a class.
 LOGITS = st.floats(width=32, allow_nan=False, allow_infinity=False) | st.just(-math.inf)
-
-
-class FakeTensor:
-    """A tensor that keeps the array that it was made of."""
-
-    def __init__(self, name: str, array: Array) -> None:
-        self.name = name
-        self.array = array
 
 
 @pytest.fixture(autouse=True)

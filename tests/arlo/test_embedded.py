@@ -213,7 +213,7 @@ def test_a_failed_policy_fails_the_outer_model(
     assert until(lambda: bool(failures))
     assert {str(failure) for failure in failures} == {"broken"}
     models.submit("tiny", 1, [make(2, 4)])
-    assert str(error_of(ended.wait(3)[-1])) == "the model stops serving here; send the request again"
+    assert str(error_of(ended.wait(3)[-1])) == "the model is being unloaded; send the request again"
 
 
 def test_a_missing_version_does_not_load(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ class TestStuckService:
         _, models = stuck
         models.submit("tiny", 1, [make(0, 4)])
         models.close(0)
-        with pytest.raises(Unavailable, match="stops serving"):
+        with pytest.raises(Unavailable, match="is being unloaded"):
             raise error_of(ended.wait(1)[0])
 
     def test_an_abandoned_call_is_not_reported_and_not_run(

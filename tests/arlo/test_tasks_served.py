@@ -40,11 +40,16 @@ SPECS: dict[str, dict[str, Any]] = {
         "max_batch": 2,
         **ONE_RUNTIME,
     },
+    "embed_prompts": {"prompts": {"task": "show "}, "default_prompt": "task", "similarity": "cosine", **ONE_RUNTIME},
+    "embed_max": {"pooling": "max", **ONE_RUNTIME},
+    "embed_last": {"pooling": "lasttoken", **ONE_RUNTIME},
     "labels": {},
     "labels_parts": {"placement": "partitioned", "slo_ms": 5000, "max_batch": 2, **ONE_RUNTIME},
     "number": {},
+    "number_torch": {"engine": "torch", **ONE_RUNTIME},
     "pairs": {"placement": "partitioned", "slo_ms": 5000},
     "pairs_whole": {},
+    "pairs_torch": {"engine": "torch", **ONE_RUNTIME},
     "words": {"engine": "torch"},
     "words_parts": {"placement": "partitioned", "slo_ms": 5000, "max_batch": 2, **ONE_RUNTIME},
 }
@@ -72,10 +77,11 @@ class SourceModel:
         values = outputs.last_hidden_state if "last_hidden_state" in outputs else outputs.logits
         return np.asarray(values[0].numpy())
 
-    def embed(self, text: str) -> np.ndarray[Any, Any]:
-        """Mean of the vectors of tokens, with a length of 1."""
-        mean = self.run(text).mean(0)
-        return np.asarray(mean / np.linalg.norm(mean))
+    def embed(self, text: str, pooling: str = "mean") -> np.ndarray[Any, Any]:
+        """Vectors of tokens as one, with a length of 1."""
+        hidden = self.run(text)
+        pooled = {"mean": hidden.mean(0), "max": hidden.max(0), "lasttoken": hidden[-1]}[pooling]
+        return np.asarray(pooled / np.linalg.norm(pooled))
 
 
 @pytest.fixture(scope="module")
@@ -127,12 +133,24 @@ def pair_rows(query: str, *documents: str) -> dict[str, Any]:
     return {**rows_of(*[query] * len(documents)), "text_pair": pair}
 
 
+def settings_of(server: RunningServer, model: str) -> Any:
+    """Settings of an embedding model, as its config tells clients."""
+    import tritonclient.http as http
+
+    found = http.InferenceServerClient(server.http)
+    parameters = found.get_model_config(model)["parameters"]
+    found.close()
+    assert parameters["task"]["string_value"] == "embedding"
+    return json.loads(parameters["task_settings"]["string_value"])
+
+
 class TestEmbedding:
-    @pytest.mark.parametrize("model", ["embed", "embed_torch"])
+    @pytest.mark.parametrize("model", ["embed", "embed_torch", "embed_max", "embed_last"])
     def test_vectors_equal_the_source_models_also_in_padded_batches(
         self, client: Client, sources: dict[str, SourceModel], model: str
     ) -> None:
-        wanted = np.stack([sources[model].embed(text) for text in TEXTS])
+        pooling = SPECS[model].get("pooling", "mean")
+        wanted = np.stack([sources[model].embed(text, pooling) for text in TEXTS])
         got = client.infer(model, rows_of(*TEXTS), outputs=["embedding"])
         assert set(got) == {"embedding"}
         assert (got["embedding"] * wanted).sum(1).min() > 0.99999
@@ -151,6 +169,18 @@ class TestEmbedding:
         for name, prompt in PROMPTS.items():
             got = client.infer("embed", rows_of(text), outputs=["embedding"], prompt=name)["embedding"][0]
             np.testing.assert_allclose(got, sources["embed"].embed(prompt + text), atol=1e-4)
+
+    def test_prompts_of_the_spec_replace_those_of_the_model(
+        self, client: Client, server: RunningServer, sources: dict[str, SourceModel]
+    ) -> None:
+        text, source = "the weather in the city", sources["embed"]
+        for options in ({}, {"prompt": "task"}):
+            got = client.infer("embed_prompts", rows_of(text), outputs=["embedding"], **options)["embedding"][0]
+            np.testing.assert_allclose(got, source.embed("show " + text), atol=1e-4)
+        with pytest.raises(InvalidArgument, match="unknown prompt 'query' in request option 'prompt': accepted: task"):
+            client.infer("embed_prompts", rows_of(text), prompt="query")
+        found = settings_of(server, "embed_prompts")
+        assert (found["prompts"], found["default_prompt"], found["similarity"]) == ({"task": "show "}, "task", "cosine")
 
     def test_dimensions_are_the_first_at_length_1(self, client: Client) -> None:
         whole = client.infer("embed", rows_of(*TEXTS), outputs=["embedding"])["embedding"]
@@ -182,13 +212,7 @@ class TestEmbedding:
         assert client.infer("embed", rows_of("good"), outputs=["embedding"])["embedding"].shape == (1, 64)
 
     def test_clients_can_read_the_settings(self, server: RunningServer) -> None:
-        import tritonclient.http as http
-
-        found = http.InferenceServerClient(server.http)
-        parameters = found.get_model_config("embed")["parameters"]
-        found.close()
-        assert parameters["task"]["string_value"] == "embedding"
-        assert json.loads(parameters["task_settings"]["string_value"]) == {
+        assert settings_of(server, "embed") == {
             "dimension": 64,
             "pooling": ["mean"],
             "normalized": True,
@@ -199,7 +223,7 @@ class TestEmbedding:
 
 
 class TestScores:
-    @pytest.mark.parametrize("model", ["pairs", "pairs_whole"])
+    @pytest.mark.parametrize("model", ["pairs", "pairs_whole", "pairs_torch"])
     def test_rerank(self, client: Client, sources: dict[str, SourceModel], model: str) -> None:
         query, documents = "book a flight", TEXTS[:4]
         got = client.infer(model, pair_rows(query, *documents))
@@ -209,9 +233,10 @@ class TestScores:
         with pytest.raises(InvalidArgument, match="text_pair is missing; this model scores pairs"):
             client.infer(model, rows_of(query))
 
-    def test_regression(self, client: Client, sources: dict[str, SourceModel]) -> None:
-        got = client.infer("number", rows_of(*TEXTS))
-        wanted = np.stack([sources["number"].run(text) for text in TEXTS])
+    @pytest.mark.parametrize("model", ["number", "number_torch"])
+    def test_regression(self, client: Client, sources: dict[str, SourceModel], model: str) -> None:
+        got = client.infer(model, rows_of(*TEXTS))
+        wanted = np.stack([sources[model].run(text) for text in TEXTS])
         np.testing.assert_allclose(got["score"], wanted, atol=1e-3)
         np.testing.assert_allclose(got["logits"], wanted, atol=1e-3)
 

@@ -39,8 +39,8 @@ from benchmarks.tabi.crowd import OpenLoopResult
 from benchmarks.tabi.serial import SerialResult
 from demo.texts import LABELS
 from tests.pets.policies.costs import make_profile
+from tests.serve.folders import add
 from tests.serve.partitioned import publish_partitioned
-from tests.serve.test_cascades import add
 from tests.tabi.serving import cascades, write_cascade
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.catalog.graph import ModelGraph

@@ -35,8 +35,8 @@ from benchmarks.report import Report
 from testing.tiny_vision import build, random_parameters, write_source
 from testing.vits import tiny_vit
 from tests.benchmarks.otas_control import FakeControl
+from tests.otas.content import CONTENT
 from tests.otas.policies.profiles import LINEAR
-from tests.otas.test_manifest import CONTENT
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
 from tidal.otas.policies import ParetoPolicy
 from tidal.otas.tasks import OtasProvenance, add_task

@@ -39,14 +39,14 @@ from tidal.otas.tasks import load_task
 from tidal.tasks.folder import tasks_folder
 from tidal_builders.otas.training.images import LabelledImages, read_images
 from tidal_builders.otas.training.pretrain import Variation
-from tidal_builders.otas.training.settings import Settings
+from tidal_builders.otas.training.settings import ImageTrainingSettings
 
 pytestmark = pytest.mark.slow
 
-QUICK = Settings(epochs=1, head_epochs=2, batch=64)
+QUICK = ImageTrainingSettings(epochs=1, head_epochs=2, batch=64)
 TINY = Recipe(
     sizes=(Size(SMALL, 8, 1, 2, 1), Size(BASE, 8, 2, 2, 1, (-8, 0, 1)), Size(LARGE, 12, 1, 2, 1, seen=0.5)),
-    pretraining=FromNothing(CIFAR10, Settings(batch=32, rate=0.001), Variation(mirror=True, shift=2)),
+    pretraining=FromNothing(CIFAR10, ImageTrainingSettings(batch=32, rate=0.001), Variation(mirror=True, shift=2)),
     tasks=(Training(CIFAR10, QUICK), Training(DIGITS, QUICK)),
     profile_seconds=0.01,
 )
@@ -144,7 +144,7 @@ def test_existing_artefacts_are_not_rebuilt(made: OtasArtefacts, data: Path, mon
     again = prepare(data, TINY)
     assert (again, trained.stat().st_mtime_ns) == (made, before)
     assert not (made.repository / BASE / "2").exists()
-    other = dataclasses.replace(TINY, pretraining=FromNothing(CIFAR10, Settings(), Variation()))
+    other = dataclasses.replace(TINY, pretraining=FromNothing(CIFAR10, ImageTrainingSettings(), Variation()))
     with pytest.raises(ArtefactsMissing, match=r"benchmarks\.otas\.prepare"):
         load(data, other)
 

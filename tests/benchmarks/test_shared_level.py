@@ -18,8 +18,8 @@ from benchmarks.compositions.shared_prepare import (
     write_system,
 )
 from testing.small_base import MADE, random_task, small_base
+from tests.serve.folders import add
 from tests.serve.partitioned import publish_partitioned
-from tests.serve.test_cascades import add
 from tests.tabi.serving import VERSION, cascades, write_cascade
 from tidal.catalog.graph import ModelGraph
 from tidal.pets.tasks.folder import add_task

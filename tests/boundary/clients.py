@@ -17,7 +17,8 @@ from testing.servers import RunningServer
 from testing.waiting import until
 from tidal_client.codec import InferRequest
 from tidal_client.errors import RequestError
-from tidal_client.transports import Transport, parse_url
+from tidal_client.transports import Transport
+from tidal_client.transports.addresses import parse_url
 
 BACKENDS = {"probe": Path(__file__).with_name("backends") / "probe"}
 PROTOCOLS = ("http", "grpc")

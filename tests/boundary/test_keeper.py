@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from testing.requests import FakeRequest, make_context
 from testing.waiting import until
+from tests.boundary.running import Running
 from tidal.errors import TidalError
 from tidal.metrics import Metrics
-from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
 from tidal.triton.keeper import ServiceKeeper, _Failures
-
-
-class Running:
-    """A service controlled by the test."""
-
-    def __init__(self, context: ServiceContext) -> None:
-        self.context = context
-        self.closed = threading.Event()
-        self.got: list[PendingRequest] = []
-        self.on_submit: Callable[[], None] = lambda: None
-
-    def submit(self, requests: Sequence[PendingRequest]) -> None:
-        self.on_submit()
-        self.got.extend(requests)
-
-    def close(self, timeout_s: float) -> None:
-        self.closed.set()
 
 
 class KeeperHarness:

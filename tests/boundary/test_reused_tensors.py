@@ -7,18 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.boundary.tensors import FakeTensor
 from tidal.requests import Array
 from tidal.triton.reused_tensors import ReusedTensors
-
-
-class FakeTensor:
-    """A tensor that reads its values at once, as Triton's copies them at first use."""
-
-    def __init__(self, name: str, array: Array) -> None:
-        self.name = name
-        self.values = array
-        self.shape = array.shape
-
 
 VALUES = st.sampled_from([b"positive", b"negative", b"", b"x" * 1000, 7, 8, "text", 1.5])
 
@@ -31,7 +22,7 @@ def test_a_tensor_has_the_name_shape_and_value_that_were_given(
     for name, value, shape in each:
         array = np.full(shape, value, np.int32 if isinstance(value, int) else object)
         tensor = tensors.get(name, array)
-        assert (tensor.name, tensor.shape, tensor.values.item()) == (name, shape, value)
+        assert (tensor.name, tensor.array.shape, tensor.array.item()) == (name, shape, value)
         array.fill(0)  # the next batch may overwrite it
 
 

@@ -22,8 +22,8 @@ from tests.boundary.clients import (
     together,
     write_model,
 )
+from tests.boundary.running import Running
 from tests.boundary.scraping import value
-from tests.boundary.test_keeper import Running
 from tidal.service import ServiceContext
 from tidal.triton import keeper
 from tidal.triton.keeper import ServiceKeeper

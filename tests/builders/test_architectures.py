@@ -12,8 +12,11 @@ import torch
 import transformers
 
 from testing.models import make_tiny_classifier
+from testing.sentence_models import add_sentence_files
 from tidal.engines import Artifact, compile_engine, engine_file, open_engines
+from tidal.errors import InvalidArgument
 from tidal_builders.arlo.source import Exported, Source, load_source
+from tidal_builders.encoder_tasks.detect import choose_task
 from tidal_builders.encoder_tasks.prepared import PrepareOptions
 from tidal_builders.samples import pad
 
@@ -98,3 +101,54 @@ def test_an_engine_equals_the_source_model(tmp_path: Path, architecture: str, en
     (tmp_path / "engine").mkdir()
     got, wanted = run_padded(source, engine, tmp_path / "engine")
     np.testing.assert_allclose(got, np.stack(wanted), atol=1e-4, rtol=1e-4)
+
+
+#: Decoders that embed: their classes and the fields of their configs.
+DECODERS: dict[str, dict[str, Any]] = {
+    "Qwen3": {**SIZED, "num_key_value_heads": 1, "head_dim": 16, "num_hidden_layers": 2},
+    "Llama": {**SIZED, "num_key_value_heads": 2, "num_hidden_layers": 2},
+}
+
+
+def make_decoder(folder: Path, architecture: str, **fields: Any) -> Path:
+    """A random decoder as sentence-transformers saves it to embed by the last token."""
+    make_tiny_classifier(folder, hidden=32, layers=1, max_position=512)
+    file = folder / "tokenizer_config.json"
+    names = {"model_input_names": ["input_ids", "attention_mask"], "padding_side": "left"}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **names}))
+    size = len(transformers.AutoTokenizer.from_pretrained(folder))
+    config = getattr(transformers, f"{architecture}Config")(
+        **{**DECODERS[architecture], "vocab_size": size, "pad_token_id": 0, "initializer_range": 0.25}
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{architecture}ForCausalLM")(config)
+    model.eval().save_pretrained(folder)
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**content, **fields}))
+    modules = [("Transformer", {}), ("Pooling", {"pooling_mode": "lasttoken"}), ("Normalize", {})]
+    return add_sentence_files(folder, modules)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["openvino", "torch"])
+@pytest.mark.parametrize("architecture", DECODERS)
+def test_a_decoder_that_embeds_equals_the_unmodified_model(tmp_path: Path, architecture: str, engine: str) -> None:
+    folder = make_decoder(tmp_path / "source", architecture)
+    assert choose_task(folder, "auto", "arlo") == "embedding"
+    source = load_source(folder, "embedding", PrepareOptions())
+    (tmp_path / "engine").mkdir()
+    got, _ = run_padded(source, engine, tmp_path / "engine")
+    model = getattr(transformers, f"{architecture}ForCausalLM").from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for row, text in enumerate(TEXTS):
+        with torch.inference_mode():
+            found = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states[-1][0, -1]
+        np.testing.assert_allclose(got[row], (found / found.norm()).numpy(), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_decoder_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
+    folder = make_decoder(tmp_path / "source", "Qwen3", auto_map={"AutoModel": "modeling.Bidirectional"})
+    with pytest.raises(InvalidArgument, match=r"names code of its own for Qwen3ForCausalLM \(auto_map\)"):
+        load_source(folder, "embedding", PrepareOptions())

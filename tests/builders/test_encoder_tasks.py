@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tidal.encoder_tasks import TASKS
 from tidal.errors import InvalidArgument
 from tidal.repository.config import read_config
 from tidal_builders.arlo.config import config_pbtxt
+from tidal_builders.arlo.plan import plan_arlo
 from tidal_builders.arlo.source import Exported, load_source
 from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.encoder_tasks.detect import choose_task
@@ -63,6 +65,7 @@ SEQUENCE, MASKED = "BertForSequenceClassification", "BertForMaskedLM"
         (SEQUENCE, {}, {**ONE, "sentence_transformers": {"version": "4.1.0"}}, "rerank"),
         ("BertModel", {"modules.json": modules("Transformer", "Pooling")}, {}, "embedding"),
         (MASKED, {"modules.json": modules("Transformer", "Pooling")}, {}, "embedding"),
+        ("Qwen3ForCausalLM", {"modules.json": modules("Transformer", "Pooling")}, {}, "embedding"),
         (MASKED, {"modules.json": modules("MLMTransformer", "SpladePooling")}, {}, "sparse-embedding"),
         ("BertForTokenClassification", {}, {}, "token-classification"),
         (None, {}, {}, "classification"),
@@ -165,6 +168,56 @@ def test_the_spec_overrides_pooling_and_normalisation(tmp_path: Path) -> None:
     assert load_source(bare, "embedding", PrepareOptions(pooling="max")).prepared.settings["pooling"] == ["max"]
     with pytest.raises(InvalidArgument, match=r"field .pooling.: .* has no modules.json that says how to pool"):
         load_source(bare, "embedding", PrepareOptions())
+
+
+OWN = {"prompts": {"query": "q: ", "document": "d: "}, "default_prompt_name": "query", "similarity_fn_name": "dot"}
+
+
+@pytest.mark.parametrize(
+    ("given", "prompts", "default", "similarity"),
+    [
+        ({}, OWN["prompts"], "query", "dot"),
+        ({"default_prompt": "document"}, OWN["prompts"], "document", "dot"),
+        ({"prompts": {"query": "Q "}}, {"query": "Q "}, "query", "dot"),
+        ({"prompts": {"other": "o "}, "similarity": "cosine"}, {"other": "o "}, None, "cosine"),
+        ({"prompts": {"other": "o "}, "default_prompt": "other"}, {"other": "o "}, "other", "dot"),
+        ({"prompts": {}}, {}, None, "dot"),
+    ],
+)
+def test_the_spec_overrides_prompts_and_similarity(
+    tmp_path: Path, given: dict[str, Any], prompts: dict[str, str], default: str | None, similarity: str
+) -> None:
+    folder = make_embedding_model(tmp_path / "m", options=OWN)
+    settings = load_source(folder, "embedding", PrepareOptions(**given)).prepared.settings
+    assert (settings["prompts"], settings["default_prompt"]) == (prompts, default)
+    assert settings["similarity"] == similarity
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"default_prompt": "queri"}, "field 'default_prompt': unknown prompt 'queri': did you mean 'query'"),
+        ({"prompts": {}, "default_prompt": "query"}, "'query': there are no prompts; name some in field 'prompts'"),
+        ({"prompts": {"a": "b"}, "default_prompt": "query"}, "unknown prompt 'query': accepted: a"),
+    ],
+)
+def test_an_unknown_default_prompt_is_refused_before_the_model_is_loaded(
+    tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    make_embedding_model(tmp_path / "m", options=OWN)
+    spec = ArloSpec(kind="arlo", name="m", model="./m", **fields)
+    with pytest.raises(InvalidArgument, match=re.escape(message)):
+        plan_arlo(spec, tmp_path / "repository", tmp_path)
+
+
+@pytest.mark.parametrize("field", [{"prompts": {}}, {"default_prompt": "query"}, {"similarity": "dot"}])
+def test_fields_of_embeddings_are_refused_for_other_tasks(tmp_path: Path, field: dict[str, Any]) -> None:
+    (tmp_path / "m").mkdir()
+    folder_of(tmp_path / "m", SEQUENCE, {}, **ONE)
+    spec = ArloSpec(kind="arlo", name="m", model="./m", task="rerank", **field)
+    name = next(iter(field))
+    with pytest.raises(InvalidArgument, match=f"field '{name}' is for task embedding, and this model is built for rer"):
+        plan_arlo(spec, tmp_path / "repository", tmp_path)
 
 
 def test_sparse_weights_are_the_largest_logarithms(tmp_path: Path) -> None:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from testing.hub import hub_environment, running_hub
 from testing.sentence_models import make_embedding_model
 
 pytestmark = pytest.mark.slow
 
-NAME, COMMIT = "tiny/embedder", "c0ffee" + "0" * 34
+NAME = "tiny/embedder"
 _SCRIPT = """
 import sys
 from pathlib import Path
@@ -33,70 +28,18 @@ except InvalidArgument as error:
 """
 
 
-class _Hub(BaseHTTPRequestHandler):
-    """Answers as the hub does for one model: its files, and their contents at a commit."""
-
-    folder: Path
-    asked: list[str]
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path)
-        self.asked.append(f"{self.command} {path}")
-        files = {str(each.relative_to(self.folder)): each for each in self.folder.rglob("*") if each.is_file()}
-        if path in (f"/api/models/{NAME}/revision/{each}" for each in ("main", "v1", COMMIT)):
-            return self._send(json.dumps({"id": NAME, "sha": COMMIT}).encode(), {})
-        if path == f"/api/models/{NAME}/tree/{COMMIT}":
-            tree = [
-                {
-                    "type": "file",
-                    "path": name,
-                    "size": file.stat().st_size,
-                    "oid": hashlib.sha1(name.encode()).hexdigest(),
-                }
-                for name, file in files.items()
-            ]
-            return self._send(json.dumps(tree).encode(), {})
-        begin = f"/{NAME}/resolve/{COMMIT}/"
-        if path.startswith(begin) and (file := files.get(path.removeprefix(begin))) is not None:
-            content = file.read_bytes()
-            own = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
-            return self._send(content, own)
-        return self._send(b"{}", {"X-Error-Code": "RepoNotFound"}, 404)
-
-    def _send(self, content: bytes, headers: dict[str, str], status: int = 200) -> None:
-        self.send_response(status)
-        for name, value in ({"Content-Length": str(len(content))} | headers).items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        """Log nothing."""
-
-
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[tuple[str, Path, list[str]]]:
     """Address of a hub, the folder of its model, and its requests."""
     folder = make_embedding_model(tmp_path / "published", dense=8)
     (folder / "pytorch_model.bin").write_bytes(b"pickled")
-    asked = list[str]()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("_One", (_Hub,), {"folder": folder, "asked": asked}))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", folder, asked
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with running_hub(NAME, folder) as (endpoint, asked):
+        yield endpoint, folder, asked
 
 
 def found(home: Path, endpoint: str, model: str, revision: str = "", **more: str) -> str:
     """What `source_folder` answers in a process of its own, whose variables the hub's library reads once."""
-    environment = {**os.environ, "HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", **more}
-    environment.pop("HF_HUB_CACHE", None)
+    environment = {**hub_environment(home, endpoint), **more}
     command = [sys.executable, "-c", _SCRIPT, model, revision]
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 120}
     done = subprocess.run(command, env=environment, cwd=home.parent, check=False, **options)

@@ -11,6 +11,7 @@ import yaml
 
 from tests.builders.toy_kind import CONFIG
 from tests.tabi.builders.command import tidal_build
+from tidal.catalog.manifests import MANIFESTS
 from tidal.manifest import MANIFEST_FILE
 from tidal_builders.kinds import KINDS, BuildableKind
 from tidal_builders.report import BuildReport
@@ -51,6 +52,13 @@ def test_every_entry_can_be_imported(name: str) -> None:
     assert isinstance(kind.make_report(name="m", outcome="stale"), BuildReport)
     assert callable(kind.load("plan"))
     assert callable(kind.load("build"))
+
+
+def test_servers_read_the_manifest_of_every_kind() -> None:
+    # `engine` is what the build of a partitioned `arlo` model publishes for each of its runtimes.
+    assert set(MANIFESTS) == {*KINDS, "engine"}
+    for name, manifest in MANIFESTS.items():
+        assert manifest.model_fields["kind"].annotation.__args__ == (name,)  # type: ignore[union-attr]
 
 
 def test_a_new_kind_is_one_entry(write_toy: WriteToy, tmp_path: Path) -> None:

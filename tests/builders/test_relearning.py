@@ -113,7 +113,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("--relearn", "m"),
             "of its spec says what the lengths are; remove it",
         ),
-        ("lengths: [16]\nform: static", ("--relearn", "m"), "nothing depends on the lengths that come; set one of"),
+        ("lengths: [16]\nform: static", ("--relearn", "m"), "no field of this spec depends on received lengths; set"),
         ("", ("--relearn", "m"), "no `tidal serve` of this user runs on"),
         ("", ("--metrics", "127.0.0.1:1"), "--metrics is for --relearn"),
         ("", ("--relearn", "m", "--metrics", "127.0.0.1:1"), "no metrics at 127.0.0.1:1"),

@@ -1,4 +1,4 @@
-"""Lengths of runtimes: by brute force, on staircases, and for the lengths that come."""
+"""Lengths of runtimes: by brute force, on staircases, and for the expected lengths."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from testing.waiting import until
 from tests.client.conftest import ProbeServer
-from tests.client.test_encoders import embedding_of
+from tests.client.embeddings import embedding_of
 from tidal_client import Client, InvalidArgument, Unavailable
 from tidal_client.bulk.run import Paths, embed_file
-from tidal_client.bulk.state import Settings
+from tidal_client.bulk.state import BulkSettings
 from tidal_client.bulk.texts import open_texts, scan
 from tidal_client.main import build_app
 
@@ -67,6 +67,11 @@ def test_options_determine_the_vectors(server: ProbeServer, lines: Path, tmp_pat
     out.unlink()
     assert _embed(lines, "-m", "embedder", "-o", out, "--dtype", "binary", "--url", server.http).exit_code == 0
     np.testing.assert_array_equal(np.load(out), np.packbits(_expected(TEXTS) > 0, axis=1))
+    out.unlink()
+    short = ("--dtype", "binary", "--dimensions", "11")
+    done = _embed(lines, "-m", "embedder", "-o", out, *short, "--url", server.http)
+    assert done.stdout.startswith(f"{out}: 101 texts, 11 dimensions, binary, ")
+    assert np.load(out).shape == (101, 2)
 
 
 def test_fields_and_columns_are_read(server: ProbeServer, tmp_path: Path) -> None:
@@ -82,6 +87,32 @@ def test_fields_and_columns_are_read(server: ProbeServer, tmp_path: Path) -> Non
         done = _embed(file, "--field", "body", "-m", "embedder", "-o", out, "--url", server.http)
         assert done.exit_code == 0, done.output
         np.testing.assert_array_equal(np.load(out), _expected(texts))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("in.jsonl", '\n{"text": "a"}\n\n  \r\n{"text": "b"}\n{"text": "c"}\n\n'),
+        ("in.csv", "\nid,text\n\n1,a\n\r\n2,b\n3,c\n\n"),
+    ],
+)
+def test_blank_lines_of_files_with_fields_are_skipped(
+    server: ProbeServer, tmp_path: Path, name: str, content: str
+) -> None:
+    file, out = tmp_path / name, tmp_path / "out.npy"
+    file.write_bytes(content.encode())
+    done = _embed(file, "-m", "embedder", "-o", out, "--url", server.http)
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(np.load(out), _expected(["a", "b", "c"]))
+
+
+def test_lines_are_named_by_their_number_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_text('{"text": "a"}\n\n\n{"text": "b"}\n{"text": " "}\n')
+    texts = open_texts(file)
+    assert [texts.name(index) for index in range(3)] == ["line 1", "line 4", "line 5"]
+    with pytest.raises(InvalidArgument, match="line 5: the text is empty"):
+        scan(texts)
 
 
 def test_parquet_in_and_out(server: ProbeServer, tmp_path: Path) -> None:
@@ -104,7 +135,7 @@ def test_an_interrupted_run_continues_exactly(
 ) -> None:
     paths, texts = Paths(tmp_path / "out.npy"), open_texts(lines)
     found = scan(texts)
-    settings = Settings(found.texts, found.digest, "embedder", ("1",), None, None, "float32")
+    settings = BulkSettings(found.texts, found.digest, "embedder", ("1",), None, None, "float32")
     written = list[int]()
 
     def interrupt(count: int) -> None:
@@ -139,7 +170,7 @@ def test_an_interrupted_run_continues_exactly(
 def test_a_run_continues_with_equal_settings_only(server: ProbeServer, lines: Path, tmp_path: Path) -> None:
     paths, texts = Paths(tmp_path / "out.npy"), open_texts(lines)
     found = scan(texts)
-    settings = Settings(found.texts, found.digest, "embedder", ("1",), None, None, "float32")
+    settings = BulkSettings(found.texts, found.digest, "embedder", ("1",), None, None, "float32")
 
     def interrupt(_count: int) -> None:
         raise KeyboardInterrupt
@@ -150,6 +181,7 @@ def test_a_run_continues_with_equal_settings_only(server: ProbeServer, lines: Pa
     refused = _embed(*command, "--prompt", "other")
     assert refused.exit_code == 1
     assert "an interrupted run differs in prompt: None then, 'other' now; delete it to start again" in refused.stderr
+    assert "differs in task: None then, 'other' now" in _embed(*command, "--task", "other").stderr
     lines.write_text(lines.read_text().replace("7 ", "8 ", 1))
     assert "an interrupted run differs in content of the input; delete it" in _embed(*command).stderr
     paths.state.write_text("{}")
@@ -190,7 +222,7 @@ def test_a_failed_request_leaves_what_was_written(server: ProbeServer, tmp_path:
     file, paths = tmp_path / "texts.txt", Paths(tmp_path / "out.npy")
     file.write_text("\n".join(["much longer texts are sent first"] * 20 + ["unavailable"]))
     texts = open_texts(file)
-    settings = Settings(21, scan(texts).digest, "embedder", ("1",), None, None, "float32")
+    settings = BulkSettings(21, scan(texts).digest, "embedder", ("1",), None, None, "float32")
     with Client(server.http) as client, pytest.raises(Unavailable):
         embed_file(client, texts, settings, paths, concurrency=1, report=lambda _: None)
     assert json.loads(paths.state.read_text())["complete"] == 2
@@ -218,6 +250,8 @@ def test_a_failed_request_leaves_what_was_written(server: ProbeServer, tmp_path:
         ("a.csv", b"title,id\na,3", None, "no column 'text'; its columns are title, id"),
         ("a.csv", b"id,text\n1,a\n2", None, "row 2: 1 columns; expected 2"),
         ("a.csv", b"text\n\xff", None, "cannot be read"),
+        ("a.csv", b"id,text\n\n1,a\n2,\n", None, "row 2: the text is empty"),
+        ("a.jsonl", b"\n\n", None, "the file is empty"),
         ("a.parquet", b"no", None, "cannot be read"),
     ],
 )
@@ -252,7 +286,7 @@ def test_wrong_usage_sends_nothing(lines: Path, options: list[str], message: str
 
 def test_without_a_server_the_error_says_so(lines: Path, tmp_path: Path, closed_port: int) -> None:
     paths, texts = Paths(tmp_path / "out.npy"), open_texts(lines)
-    settings = Settings(101, "", "m", ("1",), None, None, "float32")
+    settings = BulkSettings(101, "", "m", ("1",), None, None, "float32")
     with Client(f"http://127.0.0.1:{closed_port}") as client, pytest.raises(ConnectionError):
         embed_file(client, texts, settings, paths, concurrency=1, report=lambda _: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt"]
@@ -262,7 +296,7 @@ def test_an_array_without_its_state_is_written_again_and_one_that_is_lost_is_nam
     server: ProbeServer, lines: Path, tmp_path: Path
 ) -> None:
     paths, texts = Paths(tmp_path / "out.npy"), open_texts(lines)
-    settings = Settings(101, scan(texts).digest, "embedder", ("1",), None, None, "float32")
+    settings = BulkSettings(101, scan(texts).digest, "embedder", ("1",), None, None, "float32")
     paths.state.write_text(json.dumps({"settings": {**_as_dict(settings)}, "max_rows": 8, "complete": 1, "ahead": [3]}))
     with (
         Client(server.http) as client,
@@ -278,8 +312,8 @@ def test_an_array_without_its_state_is_written_again_and_one_that_is_lost_is_nam
         assert embed_file(client, texts, settings, paths, concurrency=1, report=lambda _: None) == (101, 16)
 
 
-def _as_dict(settings: Settings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in Settings.__slots__}
+def _as_dict(settings: BulkSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in BulkSettings.__slots__}
 
 
 def _plain(text: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from testing.waiting import until
 from tidal_client import Client
 from tidal_client.bulk.run import Paths, embed_file
-from tidal_client.bulk.state import Settings
+from tidal_client.bulk.state import BulkSettings
 from tidal_client.bulk.texts import open_texts
 
 DIMENSIONS, MAX_ROWS = 256, 64
@@ -45,7 +45,7 @@ def write_texts(folder: Path, count: int) -> Path:
 
 def embed(folder: Path, client: FakeClient, count: int, *, concurrency: int = 4) -> Paths:
     paths = Paths(folder / "out.npy")
-    settings = Settings(count, "digest", "embedder", ("1",), None, None, "float32")
+    settings = BulkSettings(count, "digest", "embedder", ("1",), None, None, "float32")
     texts = open_texts(folder / "texts.txt")
     embed_file(cast(Client, client), texts, settings, paths, concurrency=concurrency, report=lambda _: None)
     return paths

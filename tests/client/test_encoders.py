@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.client.conftest import MAX_ROWS, ProbeServer
+from tests.client.embeddings import embedding_of
 from tidal_client import (
     AsyncClient,
     Client,
@@ -25,13 +26,6 @@ from tidal_client import (
 pytestmark = pytest.mark.server
 
 Call = Callable[..., Any]
-
-
-def embedding_of(text: str, dimensions: int = 16) -> Any:
-    content = text.encode()
-    seed = int.from_bytes(content[:6].ljust(6, b"\0"), "big") + len(content)
-    found = np.random.default_rng(seed).standard_normal(16).astype(np.float32)[:dimensions]
-    return found / np.linalg.norm(found)
 
 
 TEXTS = [f"{i} {'x' * (i * 7 % 50)} 🌊" for i in range(3 * MAX_ROWS + 5)]

@@ -26,7 +26,7 @@ from tidal_client.load.inputs import text_inputs
 from tidal_client.load.payloads import encode
 from tidal_client.load.sender import Finish
 from tidal_client.load.summary import LatencyFigures
-from tidal_client.transports import Address, parse_url
+from tidal_client.transports.addresses import Address, parse_url
 
 
 def schedule(*texts: str, count: int | None = None, rate: float = 200.0, mix: str = "") -> Schedule:

@@ -33,7 +33,7 @@ from tidal.server.launch import select_models
 from tidal.tabi.equations import request_key
 from tidal.tabi.manifest import Level, TabiManifest, load_tabi_manifest
 from tidal.tabi.pruning import kept_words, prune_text
-from tidal.tabi.route import CascadeAnswer, Route
+from tidal.tabi.query_route import CascadeAnswer, Route
 from tidal.tasks.folder import remove_task, tasks_folder
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.tabi import search

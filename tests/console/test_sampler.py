@@ -21,7 +21,7 @@ from tidal_gateway.live import sampler as module
 from tidal_gateway.live.frames import frame, visible
 from tidal_gateway.live.sampler import Sampler, pause_s
 from tidal_gateway.live.sources import Reading
-from tidal_gateway.settings import Settings
+from tidal_gateway.settings import GatewaySettings
 from tidal_gateway.upstream.models import ModelFacts, model_facts
 
 READY = {"ready": True, "wanted": True, "versions": [1], "reason": None}
@@ -164,7 +164,7 @@ class TestFiles:
 
     def test_every_file_that_is_named_is_served_with_its_policy(self) -> None:
         async def run() -> None:
-            app = create_app(Settings(server=("127.0.0.1:1",)))
+            app = create_app(GatewaySettings(server=("127.0.0.1:1",)))
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
                 page = await client.get("/")
                 policy = page.headers["content-security-policy"]
@@ -187,7 +187,7 @@ class TestFiles:
 
     def test_the_console_can_be_off(self) -> None:
         async def run() -> None:
-            app = create_app(Settings(server=("127.0.0.1:1",), console_viewers=0))
+            app = create_app(GatewaySettings(server=("127.0.0.1:1",), console_viewers=0))
             async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
                 for path in ("/", "/console/main.js", "/console/api/events"):
                     answer = await client.get(path)

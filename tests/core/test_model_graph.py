@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.serve.test_changing_models import FakeControl
-from tests.serve.test_ensembles import add_ensemble
+from tests.core.manifests import publish_front, runtime, write
+from tests.serve.controls import ServingControl
+from tests.serve.folders import add_ensemble
 from tests.tabi.serving import cascades, write_cascade
 from tidal.catalog import graph as module
 from tidal.catalog.graph import ModelGraph, PartitionedModel
@@ -22,44 +22,6 @@ from tidal.server import change
 from tidal.server.launch import select_models
 from tidal.server.starting import plan_start
 from tidal.tabi.manifest import Level
-
-_COMMON: dict[str, Any] = {
-    "created": "2026-01-01T00:00:00+00:00",
-    "spec": "m.yaml",
-    "fingerprint": "f",
-    "source": {"model": "m", "architecture": "Bert", "sha256": "s"},
-    "engine": "openvino",
-    "precision": "fp32",
-    "device": {"kind": "cpu", "name": "c"},
-    "libraries": {},
-    "files": [],
-    "verification": {"samples": 1, "max_abs_error": 0, "tolerance": 1, "argmax_agreement": 1},
-}
-
-
-def runtime(length: int) -> dict[str, Any]:
-    return {"max_length": length, "file": "engines/model.xml", "dynamic": False, "max_batch": 1}
-
-
-def publish_front(repository: Path, name: str, version: int, lengths: list[int], **fields: Any) -> None:
-    profile = {"lengths": lengths, "batches": [1], "median_ms": [[1.0]] * len(lengths)}
-    write(
-        repository,
-        name,
-        version,
-        kind="arlo",
-        tokenizer={"file": "t", "max_length": lengths[-1], "pad_token_id": 0, "type_ids": False},
-        labels=["a"],
-        runtimes=[runtime(length) for length in lengths],
-        profile={**profile, "p95_ms": profile["median_ms"], "threads": 1},
-        **fields,
-    )
-
-
-def write(repository: Path, name: str, version: int, **fields: Any) -> None:
-    folder = repository / name / str(version)
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text(json.dumps({**_COMMON, "name": name, **fields}))
 
 
 @pytest.fixture
@@ -236,7 +198,7 @@ def check_changes(world: Mapping[str, Any], edges: Mapping[str, set[str]], model
         folder = Path(parent) / "models"
         folder.mkdir()
         write_world(folder, world)
-        control = FakeControl(repository=folder, watched=set())
+        control = ServingControl(repository=folder, watched=set())
         change.load(control, folder, model)
         complete(control, edges)
         assert set(control.served) == {model, *closure(edges, model)}
@@ -254,7 +216,7 @@ def check_changes(world: Mapping[str, Any], edges: Mapping[str, set[str]], model
         assert not owned & left - required
 
 
-def complete(control: FakeControl, edges: Mapping[str, set[str]]) -> None:
+def complete(control: ServingControl, edges: Mapping[str, set[str]]) -> None:
     """Check that everything that a served model requires was loaded before it."""
     loaded = [step.split(" ")[0] for step in control.steps if "unloaded" not in step]
     for name in control.served:

@@ -14,7 +14,7 @@ from testing.decoders import write_decoder
 from testing.models import make_tiny_classifier
 from testing.pets import tiny_base
 from testing.vision import publish_tiny
-from tests.otas.test_images import encoded, photo
+from tests.otas.photos import encoded, photo
 from tidal_builders.flover.build import build_flover
 from tidal_builders.specs import parse_spec
 from tidal_client import Client, RequestError

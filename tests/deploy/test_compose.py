@@ -16,7 +16,7 @@ from tidal.commands.serve import STATUS_PORT
 from tidal.server.process import KILL_AFTER_S
 from tidal.server.protection import MAX_INPUT_SIZE
 from tidal_gateway.api.routes import ROUTES
-from tidal_gateway.settings import PREFIX, Settings, read_settings
+from tidal_gateway.settings import PREFIX, GatewaySettings, read_settings
 
 OURS = ("triton", "controller", "gateway", "load")
 _VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
@@ -142,7 +142,7 @@ def test_the_controller_shares_what_it_discovers_the_server_by(services: dict[st
 
 def test_the_gateway_reaches_the_server_and_is_probed(services: dict[str, Any]) -> None:
     gateway, triton = services["gateway"], accepts(services["triton"]["command"])
-    given = {name: value for name, value in accepts(gateway["command"]).items() if name in Settings.model_fields}
+    given = {name: value for name, value in accepts(gateway["command"]).items() if name in GatewaySettings.model_fields}
     settings = read_settings(given, {}, None)
     assert settings.server == (f"triton:{triton['grpc_port']},status=triton:{STATUS_PORT}",)
     assert settings.host == settings.metrics_host == "0.0.0.0"
@@ -198,7 +198,7 @@ def test_prometheus_scrapes_server_and_controller(services: dict[str, Any]) -> N
     assert targets == {
         "triton": [f"triton:{served['metrics_port']}"],
         "controller": [f"triton:{controlled['metrics_port']}"],
-        "gateway": [f"gateway:{Settings.model_fields['metrics_port'].default}"],
+        "gateway": [f"gateway:{GatewaySettings.model_fields['metrics_port'].default}"],
     }
     for file in config["rule_files"]:
         assert (ROOT / "deploy" / "prometheus" / file).is_file()

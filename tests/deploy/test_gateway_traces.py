@@ -114,8 +114,8 @@ def test_unsampled_requests_are_not_exported(traced: RunningGateway, observed: O
 
 def test_nothing_of_opentelemetrys_sdk_is_imported_without_a_receiver() -> None:
     code = (
-        "import sys; from tidal_gateway.app import create_app; from tidal_gateway.settings import Settings\n"
-        "create_app(Settings(server=('127.0.0.1:1',)))\n"
+        "import sys; from tidal_gateway.app import create_app; from tidal_gateway.settings import GatewaySettings\n"
+        "create_app(GatewaySettings(server=('127.0.0.1:1',)))\n"
         "sys.exit(any(name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter')) for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

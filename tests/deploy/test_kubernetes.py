@@ -18,7 +18,7 @@ from tidal.server.process import KILL_AFTER_S
 from tidal.server.protection import MAX_INPUT_SIZE
 from tidal_gateway.api.routes import ROUTES
 from tidal_gateway.keys.store import add_key
-from tidal_gateway.settings import Settings, read_settings
+from tidal_gateway.settings import GatewaySettings, read_settings
 
 FOLDER = "deploy/kubernetes"
 PLAIN = ("namespace", "storage", "serving", "network", "availability", "ingress", "autoscaling", "build")
@@ -37,7 +37,7 @@ def load(name: str, kind: str) -> dict[str, Any]:
 
 def gateway_flags(container: dict[str, Any]) -> dict[str, Any]:
     """Settings that a container gives to `tidal gateway`."""
-    return {name: value for name, value in accepts(container["args"]).items() if name in Settings.model_fields}
+    return {name: value for name, value in accepts(container["args"]).items() if name in GatewaySettings.model_fields}
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,8 @@ def test_commands_are_those_of_the_code(containers: dict[str, Any], pod: dict[st
         "metrics": served["metrics_port"],
         "status": STATUS_PORT,
         "controller": accepts(containers["controller"]["args"])["metrics_port"],
-        "openai": Settings.model_fields["port"].default,
-        "openai-metrics": Settings.model_fields["metrics_port"].default,
+        "openai": GatewaySettings.model_fields["port"].default,
+        "openai-metrics": GatewaySettings.model_fields["metrics_port"].default,
     }
     waits = int(containers["triton"]["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] >= waits + served["exit_timeout"] + KILL_AFTER_S

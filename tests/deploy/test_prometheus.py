@@ -21,7 +21,7 @@ from testing.controller import controller
 from testing.serving import serving
 from testing.waiting import until
 from tests.deploy.project import ON_GPUS, ROOT, documents
-from tests.deploy.test_metrics_used import queries
+from tests.deploy.queries import queries
 from tidal.device import has_gpu
 from tidal.server.endpoints import choose_endpoints
 

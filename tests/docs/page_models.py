@@ -41,17 +41,15 @@ class Needed:
     commands: tuple[str, ...] = ()
 
 
-def _lora(task_type: str, **head: Any) -> Make:
+def _lora(task_type: str, model_class: str, **head: Any) -> Make:
     """A random LoRA of the encoder of README's samples."""
 
     def make(folder: Path) -> None:
         import torch
+        import transformers
         from peft import LoraConfig, get_peft_model
-        from transformers import AutoModel, AutoModelForSequenceClassification
 
-        encoder = folder.parent / "samples/encoder"
-        classes = AutoModelForSequenceClassification if head else AutoModel
-        model = classes.from_pretrained(encoder, **head)
+        model = getattr(transformers, model_class).from_pretrained(folder.parent / "samples/encoder", **head)
         model.config.save_pretrained(folder)
         with torch.random.fork_rng(), torch.no_grad():
             torch.manual_seed(0)
@@ -94,7 +92,11 @@ NEEDED = {
     "send-requests.md": Needed(models=("reranker", "ner", "qa")),
     "share-a-level.md": Needed(specs=("encoder", "films")),
     "share-an-encoder.md": Needed(
-        files={"my-reranker": _lora("SEQ_CLS", num_labels=1), "my-embeddings": _lora("FEATURE_EXTRACTION")}
+        files={
+            "my-reranker": _lora("SEQ_CLS", "AutoModelForSequenceClassification", num_labels=1),
+            "my-embeddings": _lora("FEATURE_EXTRACTION", "AutoModel"),
+            "my-reader": _lora("QUESTION_ANS", "AutoModelForQuestionAnswering"),
+        }
     ),
     "size-and-tune.md": Needed(models=("intents",)),
 }

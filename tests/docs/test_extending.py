@@ -25,9 +25,10 @@ import tidal.pets.kinds
 from testing.models import make_tiny_classifier
 from testing.small_base import dense, random_task, small_base
 from tests.docs.blocks import blocks_of
-from tests.docs.pages import ROOT
-from tests.pets.policies.test_batching import any_pool, any_tables
+from tests.docs.extending import PAGE, examples
+from tests.pets.policies.pools import any_pool, any_tables
 from tests.tabi.builders.command import tidal_build
+from tidal.catalog.manifests import MANIFESTS, load_published
 from tidal.encoder_tasks import TASKS, task_entry
 from tidal.engines import Artifact, compile_engine, open_engines
 from tidal.engines.entries import ENGINES
@@ -44,16 +45,8 @@ from tidal_builders.kinds import KINDS
 from tidal_gateway.api.request import ApiRequest
 from tidal_gateway.description import openapi
 from tidal_gateway.edge.exchange import Exchange
-from tidal_gateway.settings import Settings
+from tidal_gateway.settings import GatewaySettings
 from tidal_gateway.upstream.models import ModelFacts
-
-PAGE = ROOT / "docs" / "extending.md"
-
-
-def examples(section: str) -> list[str]:
-    found = [block.text for block in blocks_of(PAGE) if block.section == section and block.language == "python"]
-    assert found
-    return found
 
 
 def module_of(code: str, name: str, patch: pytest.MonkeyPatch) -> ModuleType:
@@ -136,7 +129,8 @@ def test_a_scheduling_policy(data: st.DataObject) -> None:
 
 
 def test_a_buildable_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    module, entry = examples("A buildable kind")
+    manifest, module, entry = examples("A buildable kind")
+    module_of(manifest, "tidal.note", monkeypatch)
     module_of(module, "tidal_builders.note", monkeypatch)
     try:
         exec(compile(entry, str(PAGE), "exec"), {})
@@ -146,11 +140,13 @@ def test_a_buildable_kind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         assert built.code == 0, built.stderr
         assert json.loads(built.stdout)["models"][0]["characters"] == 5
         assert (repository / "greeting/1/note.txt").read_text() == "hello"
+        assert load_published(repository / "greeting/1").model_dump()["characters"] == 5
         assert tidal_build(spec, "--repository", repository, "--check").code == 0
         spec.write_text("{kind: note, name: greeting, text: hello again}\n")
         assert tidal_build(spec, "--repository", repository, "--check").code == 1
     finally:
         KINDS.pop("note", None)
+        MANIFESTS.pop("note", None)
 
 
 def test_a_task_head(tmp_path: Path) -> None:
@@ -203,7 +199,7 @@ def test_an_api_route(monkeypatch: pytest.MonkeyPatch) -> None:
             answer.raw_output_contents.append(np.array([len(each.split()) for each in texts], np.int32).tobytes())
             return answer
 
-    gateway: Any = SimpleNamespace(pool=WordCounter(), settings=Settings())
+    gateway: Any = SimpleNamespace(pool=WordCounter(), settings=GatewaySettings())
     body = json.dumps({"model": "m", "input": ["a b", "c"]}).encode()
     exchange = Exchange("id", "POST", "/v1/count", "")
     answer = asyncio.run(module.COUNT.answer(ApiRequest(gateway, exchange, None, {}, body, {})))

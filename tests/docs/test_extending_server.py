@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from testing.servers import running_server
-from tests.docs.test_extending import examples
+from tests.docs.extending import examples
 from tidal_client import Client
 
 pytestmark = pytest.mark.server

@@ -29,6 +29,17 @@ def test_generated_pages_are_current() -> None:
     assert stale == [], "run `python -m buildtools.reference`"
 
 
+def test_brackets_of_accepted_values_are_paired() -> None:
+    rows = [
+        line.split(" | ") for line in (ROOT / "docs/reference/cli.md").read_text().splitlines() if line[:3] == "| `"
+    ]
+    accepted = {name.strip("|` "): value for name, value, *_ in rows}
+    assert [value for value in accepted.values() if value.count("[") != value.count("]")] == []
+    assert accepted["--server`, `-s"] == "[HOST:]PORT"  # brackets around a part of it
+    assert accepted["MODEL..."] == "MODEL; repeatable"  # `[MODEL]...`: brackets around the whole
+    assert accepted["--labels"] == "A,B,..."  # one value: its dots are no mark of repetition
+
+
 def test_the_readme_fits_and_begins_with_what_tidal_is() -> None:
     lines = README.read_text().splitlines()
     assert len(lines) < 250

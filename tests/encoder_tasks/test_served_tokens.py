@@ -15,6 +15,7 @@ from testing.classifiers import build_classifier
 from testing.config import parameter
 from testing.metrics import published
 from testing.servers import RunningServer, running_server
+from testing.task_heads import answer_or_none
 from testing.waiting import until
 from tests.encoder_tasks.token_sources import LABELS, MAX_LENGTH, STRIDE, Sources, make_texts
 from tidal.encoder_tasks.entities import AGGREGATIONS
@@ -30,9 +31,11 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 
 @pytest.fixture(scope="module")
 def server(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Models: `ner`, `ner_windows`, `qa` (in windows), `qa_cut` (truncated), `fill`, `vectors` (in windows).
+    """A server with a model for each task that is about tokens, and embedding models that read windows.
 
-    `ner_parts`, `qa_parts` (both in windows) and `fill_parts` (on the engine torch) have partitioned placement.
+    `ner_windows`, `qa`, `vectors` and `unit_vectors` (normalised) read long texts in windows, and `qa_cut` truncates
+    them. `qa_unsure` has questions without an answer, and answers of up to 3 tokens. `ner_torch`, `qa_torch` and
+    `fill_parts` are on the engine torch. `ner_parts`, `qa_parts` and `fill_parts` have partitioned placement.
     """
     repository = tmp_path_factory.mktemp("repository")
     lengths = {"lengths": [16, MAX_LENGTH], "max_batch": 8}
@@ -54,11 +57,16 @@ def server(sources: Sources, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     build_classifier(repository, sources.holes, name="ner_parts", lengths=[16, MAX_LENGTH], **stride, **parts)
     one = {**parts, "lengths": [MAX_LENGTH]}  # each runtime is a process, and takes a second to start
     build_classifier(repository, sources.questions, name="qa_parts", **stride, **one)
-    # The only one on torch, which takes longer to export a model and to start.
+    # Torch takes longer to export a model and to start.
+    torch_engine = {"engine": "torch", "lengths": [MAX_LENGTH], **stride}
+    build_classifier(repository, sources.tokens, name="ner_torch", **torch_engine)
+    build_classifier(repository, sources.questions, name="qa_torch", **torch_engine)
+    unsure = {"impossible_answers": True, "max_answer_tokens": 3}
+    build_classifier(repository, sources.questions, name="qa_unsure", lengths=[MAX_LENGTH], **stride, **unsure)
     build_classifier(repository, sources.masks, name="fill_parts", task="fill-mask", engine="torch", **attention, **one)
-    build_classifier(
-        repository, sources.vectors, name="vectors", task="embedding", pooling="mean", truncate="stride", **lengths
-    )
+    vectors = {"task": "embedding", "pooling": "mean", "truncate": "stride", **lengths}
+    build_classifier(repository, sources.vectors, name="vectors", **vectors)
+    build_classifier(repository, sources.vectors, name="unit_vectors", normalize=True, **vectors)
     with running_server(repository) as running:
         yield running
 
@@ -131,7 +139,12 @@ def test_metrics_count_answers_by_task(server: RunningServer) -> None:
 class TestEntities:
     @pytest.mark.parametrize(
         ("model", "aggregation"),
-        [*(("ner", each) for each in AGGREGATIONS), ("ner_parts", "simple"), ("ner_parts", "average")],
+        [
+            *(("ner", each) for each in AGGREGATIONS),
+            ("ner_parts", "simple"),
+            ("ner_parts", "average"),
+            ("ner_torch", "simple"),
+        ],
     )
     def test_equal_those_of_the_pipeline(self, client: Client, sources: Sources, model: str, aggregation: Any) -> None:
         texts = make_texts(24, seed=1)
@@ -157,7 +170,7 @@ class TestEntities:
             np.testing.assert_allclose(got["entity_scores"][row], [e["score"] for e in entities] + [0] * rest)
         assert got["logits"].shape[::2] == (6, len(LABELS))
 
-    @pytest.mark.parametrize("model_name", ["ner_windows", "ner_parts"])
+    @pytest.mark.parametrize("model_name", ["ner_windows", "ner_parts", "ner_torch"])
     def test_a_long_text_is_read_in_windows(self, client: Client, sources: Sources, model_name: str) -> None:
         import torch
 
@@ -210,7 +223,7 @@ class TestEntities:
 
 
 class TestQuestions:
-    @pytest.mark.parametrize("model", ["qa", "qa_parts"])
+    @pytest.mark.parametrize("model", ["qa", "qa_parts", "qa_torch"])
     def test_best_answers(self, client: Client, sources: Sources, model: str) -> None:
         pairs = list(zip(make_texts(12, seed=4, longest=4), make_texts(12, seed=5, longest=10), strict=True))
         pairs = [pair for pair in pairs if sum(map(len, pair)) < 100]
@@ -224,7 +237,7 @@ class TestQuestions:
             assert got["answer"][row, 0].decode() == context[best.start : best.end] == best.text
             assert (got["start"][row, 0], got["end"][row, 0]) == (best.start, best.end)
 
-    @pytest.mark.parametrize("model", ["qa", "qa_parts"])
+    @pytest.mark.parametrize("model", ["qa", "qa_parts", "qa_torch"])
     def test_a_long_context_is_read_in_windows_or_truncated(self, client: Client, sources: Sources, model: str) -> None:
         question, context = "who books a flight ?", " ".join(make_texts(16, seed=6))
         got = questions_of(client, model, [(question, context)], top_k=5)
@@ -239,6 +252,32 @@ class TestQuestions:
         got = questions_of(client, "qa_cut", [("who ?", context)])
         assert context[got["start"][0, 0] : got["end"][0, 0]] == got["answer"][0, 0].decode() != ""
         assert got["start"][0, 0] >= 70_000
+
+    def test_an_empty_answer_competes_and_answers_are_short(self, client: Client, sources: Sources) -> None:
+        """As the fields `impossible_answers` and `max_answer_tokens` of the spec say."""
+        import torch
+
+        tokenizer, model = sources.reader
+        pairs = list(zip(make_texts(24, seed=9, longest=4), make_texts(24, seed=10, longest=6), strict=True))
+        got = questions_of(client, "qa_unsure", pairs)
+        wanted = []
+        for row, (question, context) in enumerate(pairs):
+            encoded = tokenizer(question, context, return_tensors="pt")
+            with torch.inference_mode():
+                found = model(**encoded)
+            assert encoded["input_ids"].shape[1] <= MAX_LENGTH  # one window
+            values = torch.stack([found.start_logits[0], found.end_logits[0]], dim=1).numpy()
+            wanted.append(answer_or_none(values, encoded, context, 3))
+            assert (got["start"][row, 0], got["end"][row, 0]) == (wanted[-1] or (0, 0)), (question, context)
+            assert got["answer"][row, 0].decode() == ("" if wanted[-1] is None else context[slice(*wanted[-1])])
+        assert {each is None for each in wanted} == {True, False}
+
+    def test_an_empty_answer_competes_over_windows(self, client: Client, sources: Sources) -> None:
+        question, context = "who books a flight ?", " ".join(make_texts(16, seed=6))
+        got = questions_of(client, "qa_unsure", [(question, context)], top_k=5)
+        limits = {"max_tokens": 3, "impossible": True}
+        expected = sources.answers(question, context, top_k=5, stride=STRIDE, **limits)
+        assert [e["answer"] for e in json.loads(got["answers"][0, 0])] == [e.text for e in expected]
 
     def test_a_context_without_tokens_has_no_answer(self, client: Client) -> None:
         got = questions_of(client, "qa", [("who ?", "\u200b"), ("who ?", "José")])
@@ -296,21 +335,33 @@ class TestMaskedWords:
             client.infer("fill", {"text_input": column("a [MASK]", text)})
 
 
-def test_vectors_of_windows_are_averaged(client: Client, sources: Sources) -> None:
+@pytest.mark.parametrize("name", ["vectors", "unit_vectors"])
+def test_vectors_of_windows_are_averaged(client: Client, sources: Sources, name: str) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer
 
     model, tokenizer = AutoModel.from_pretrained(sources.vectors).eval(), AutoTokenizer.from_pretrained(sources.vectors)
     long = " ".join(make_texts(14, seed=7))
     encoded = tokenizer(long, truncation=True, max_length=MAX_LENGTH, stride=0, return_overflowing_tokens=True)
+
+    def finished(vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return vector / np.linalg.norm(vector) if name == "unit_vectors" else vector
+
     vectors, weights = [], []
     for number, ids in enumerate(encoded["input_ids"]):
         with torch.inference_mode():
             hidden = model(input_ids=torch.tensor([ids])).last_hidden_state[0]
-        vectors.append(hidden.mean(0).numpy())
+        vectors.append(finished(hidden.mean(0).numpy()))
         weights.append(len(ids) - (2 if number else 0))
-    got = client.infer("vectors", {"text_input": column("good", long)}, outputs=["embedding"])["embedding"][1]
-    np.testing.assert_allclose(got, np.average(vectors, axis=0, weights=weights), atol=1e-4)
+    mean = np.average(vectors, axis=0, weights=weights)
+    assert len(vectors) > 1
+    inputs = {"text_input": column("good", long)}
+    got = client.infer(name, inputs, outputs=["embedding", "embedding_fp16"])
+    np.testing.assert_allclose(got["embedding"][1], finished(mean), atol=1e-4)
+    np.testing.assert_allclose(got["embedding_fp16"][1], finished(mean), atol=2e-3)
+    for dimensions in (5, len(mean)):
+        short = client.infer(name, inputs, outputs=["embedding"], dimensions=dimensions)["embedding"][1]
+        np.testing.assert_allclose(short, finished(mean[:dimensions]), atol=1e-4)
 
 
 BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [

@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from tidal.encoder_tasks.embedding import EmbeddingHead, EmbeddingSettings
+from tidal.encoder_tasks.head import RowResult
 from tidal.encoder_tasks.vectors import Vectors, normalized, truncated
+from tidal.encoder_tasks.windows import cut_windows
 
 FLOATS = st.floats(-1e3, 1e3, width=32)
 BATCHES = arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 20)), elements=FLOATS)
@@ -52,3 +55,18 @@ def test_fp16_and_unknown_forms() -> None:
     assert vectors["embedding_fp16"].tolist() == [[float(np.float16(0.1)), -2.0]]
     with pytest.raises(KeyError):
         vectors["embedding_int4"]
+
+
+@pytest.mark.parametrize("unit", [True, False])
+def test_the_vector_of_windows_has_the_length_of_others(unit: bool) -> None:
+    """Two windows whose vectors are at a right angle: their mean is shorter than both."""
+    settings = EmbeddingSettings(
+        dimension=2, pooling=("mean",), normalized=unit, similarity="cosine", default_prompt=None
+    )
+    windows = cut_windows(np.array([False, *[True] * 6, False]), 6, 0)
+    outputs = {"embedding": np.eye(2, dtype=np.float32)}
+    parts = [RowResult({}, row, outputs, len(own), 6) for row, own in enumerate(windows.tokens)]
+    got = EmbeddingHead(settings, ()).merge(windows, parts)["embedding"]
+    # The first window owns 4 tokens and both special ones, the second 2.
+    expected = [6 / math.hypot(6, 2), 2 / math.hypot(6, 2)] if unit else [6 / 8, 2 / 8]
+    assert got.tolist() == [pytest.approx(expected)]

@@ -66,7 +66,9 @@ class Sources:
         model = AutoModelForQuestionAnswering.from_pretrained(self.questions).eval()
         return AutoTokenizer.from_pretrained(self.questions), model
 
-    def answers(self, question: str, context: str, *, top_k: int = 1, stride: int | None = None) -> list[Any]:
+    def answers(
+        self, question: str, context: str, *, top_k: int = 1, stride: int | None = None, **limits: Any
+    ) -> list[Any]:
         import torch
 
         tokenizer, model = self.reader
@@ -83,4 +85,4 @@ class Sources:
             words = np.array([-1 if word is None else word for word in encoded.word_ids(number)])
             bounds = word_bounds(np.array(one.offsets), np.where(inside, words, -1))
             windows.append(Window(found.start_logits[0].numpy(), found.end_logits[0].numpy(), inside, *bounds))
-        return best_answers(windows, context, top_k=top_k)
+        return best_answers(windows, context, top_k=top_k, **limits)

@@ -20,7 +20,7 @@ from demo.metrics import WANTED, sample_of
 from testing.requests import column
 from testing.waiting import until
 from tests.ensembles.conftest import CHECKS, IMAGE_TASKS, PASSAGES, Retrieval
-from tests.otas.test_images import encoded, photo
+from tests.otas.photos import encoded, photo
 from tidal.repository.entries import ModelEntry
 from tidal.server.change import load
 from tidal.server.child import RunningServer

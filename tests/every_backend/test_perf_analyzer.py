@@ -18,7 +18,7 @@ from benchmarks.kept import cache_folder
 from testing.perf_analyzer import NoPerfAnalyzer, PerfAnalyzer, fetch
 from testing.servers import RunningServer
 from tests.every_backend.conftest import KEY, PAGE, block
-from tests.otas.test_images import encoded, photo
+from tests.otas.photos import encoded, photo
 
 pytestmark = pytest.mark.server
 

@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add_GRPCInferenceServiceServicer_to_server
 
 from tidal_gateway.app import Outer, create_app
-from tidal_gateway.settings import Settings
+from tidal_gateway.settings import GatewaySettings
 from tidal_gateway.upstream.calls import Outgoing
 
 #: gRPC statuses that end a call: of a dead stub, a broken connection, a full queue, a server that stops.
@@ -209,7 +209,7 @@ class Scene:
             await self.start_server(number)
         status = [f",status={each.address}" for each in self.supervisors] or [""] * len(self.ports)
         addresses = [f"127.0.0.1:{port}{own}" for port, own in zip(self.ports, status, strict=True)]
-        self.app: Outer = create_app(Settings(server=tuple(addresses), **self._settings))
+        self.app: Outer = create_app(GatewaySettings(server=tuple(addresses), **self._settings))
         self.pool = self.app.gateway.pool
         await self.pool.start()
         transport = httpx.ASGITransport(app=self.app)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tidal_gateway.app import create_app
-from tidal_gateway.settings import Settings
+from tidal_gateway.settings import GatewaySettings
 
 CASES = [
     ("GET", "/nothing", 404, "unknown_path"),
@@ -42,7 +42,7 @@ def test_a_request_that_no_route_answers_has_a_line(
     log = tmp_path / "access.jsonl"
 
     async def ask() -> httpx.Response:
-        settings = Settings(server=("127.0.0.1:1",), cors_origin=origins)
+        settings = GatewaySettings(server=("127.0.0.1:1",), cors_origin=origins)
         app = create_app(settings, log_target=str(log))
         assert app.gateway.log is not None
         headers = {"x-request-id": "mine", "Origin": "https://my.site"}

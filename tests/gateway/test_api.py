@@ -17,17 +17,12 @@ from testing.decoders import VOCABULARY
 from testing.gateways import RunningGateway
 from testing.waiting import until
 from tests.gateway.conftest import Backend
+from tests.gateway.embeddings import embedding
 from tidal_client import Client
 
 pytestmark = pytest.mark.server
 
 TEXTS = ["a b c", "naïve cat", "x"]
-
-
-def embedding(text: str, dimensions: int = 8) -> np.ndarray[Any, Any]:
-    """What the double of an embedding model computes."""
-    vector = np.random.default_rng(list(text.encode()) or [0]).standard_normal(8).astype(np.float32)[:dimensions]
-    return np.asarray(vector / np.linalg.norm(vector))
 
 
 @pytest.fixture

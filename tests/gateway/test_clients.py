@@ -17,7 +17,7 @@ import pytest
 from testing.gateways import RunningGateway, running_gateway
 from testing.waiting import until
 from tests.gateway.conftest import Backend
-from tests.gateway.test_api import embedding
+from tests.gateway.embeddings import embedding
 from tidal_client import Client
 from tidal_gateway.keys.store import add_key
 

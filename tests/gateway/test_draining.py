@@ -14,7 +14,7 @@ import pytest
 
 from testing.gateways import RunningGateway, running_gateway
 from tests.gateway.scene import Scene, eventually, runs
-from tidal_gateway.settings import Settings
+from tidal_gateway.settings import GatewaySettings
 from tidal_gateway.workers import WorkerStart, worker_config
 
 pytestmark = pytest.mark.server
@@ -132,6 +132,6 @@ class TestDraining:
 
 def test_a_worker_that_a_busy_machine_delays_is_not_killed() -> None:
     """uvicorn kills a worker that does not answer its parent in time, with all requests in it."""
-    config = worker_config(WorkerStart(Settings(workers=2), None, None, None))
+    config = worker_config(WorkerStart(GatewaySettings(workers=2), None, None, None))
     assert config.timeout_worker_healthcheck == 60
     assert config.workers == 2

@@ -50,7 +50,7 @@ class TestKeyFile:
         head, *rows = (re.split(r" {2,}", line) for line in listed.stdout.splitlines())
         assert head == ["id", "name", "models", "limits", "created", "revoked"]
         created = first.created.isoformat().replace("+00:00", "Z")
-        limits = "5 requests/min, 2 at a time"
+        limits = "5 requests/min, 2 concurrent"
         assert rows[0] == [first.id, "search team", "encoder/*, intent", limits, created, "no"]
         assert rows[1][:4] == [second.id, "other", "all", "none"]
         assert rows[1][5].startswith("20")

@@ -12,15 +12,15 @@ from tidal_gateway.api.embeddings import EmbeddingsBody
 from tidal_gateway.api.kserve import _document
 from tidal_gateway.api.options import parse_body
 from tidal_gateway.errors import Refusal
-from tidal_gateway.settings import Settings
+from tidal_gateway.settings import GatewaySettings
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/limits.md").read_text().partition("## Limits of the gateway")[2]
 
 
 def test_the_page_has_every_limit_with_its_default() -> None:
     found = {name: float(value.replace(",", "")) for name, value in re.findall(r"\| `(\w+)`, ([\d,]+)", PAGE)}
-    assert found == {name: Settings.model_fields[name].default for name in found}
-    limits = {name for name in Settings.model_fields if name.startswith("max_") or name.endswith("timeout_s")}
+    assert found == {name: GatewaySettings.model_fields[name].default for name in found}
+    limits = {name for name in GatewaySettings.model_fields if name.startswith("max_") or name.endswith("timeout_s")}
     assert limits <= found.keys()
 
 

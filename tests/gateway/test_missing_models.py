@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.scene import Scene, eventually, runs
+from tests.gateway.sentences import sentence
 from tidal_gateway.upstream import server as gateway_server
 from tidal_gateway.upstream.server import UNLOADED_S
 
@@ -31,22 +32,6 @@ CALLS: dict[str, tuple[str, Any]] = {
     "generate": ("/v2/models/m/generate", {"text_input": "x"}),
     "generate_stream": ("/v2/models/m/generate_stream", {"text_input": "x"}),
 }
-
-
-def sentence(path: str, document: Any) -> str:
-    """The sentence of an error, from the shape of the path's API, which has to be complete."""
-    if path.endswith("/rerank") and path != "/rerank":
-        assert document.keys() == {"message", "detail"}
-        return str(document["message"])
-    if path in ("/embed", "/rerank", "/predict"):
-        assert document.keys() == {"error", "error_type"}
-        return str(document["error"])
-    if path.startswith("/v2"):
-        assert document.keys() == {"error"}
-        assert isinstance(document["error"], str)
-        return document["error"]
-    assert document["error"].keys() == {"message", "type", "param", "code"}
-    return str(document["error"]["message"])
 
 
 class TestUnloaded:

@@ -126,7 +126,7 @@ class TestFailures:
             ),
             (Unavailable("the process of model 'x' has died"), Failure(model="x")),
             (Unavailable("model 'x' is not ready"), Failure(died=False, model="x")),
-            (Unavailable("the model stops serving here; send the request again"), Failure(died=False)),
+            (Unavailable("the model is being unloaded; send the request again"), Failure(died=False)),
             (Unavailable("the deadline of 5 ms passed"), None),
             (InvalidArgument("Request for unknown model: 'm' version 9 is not found"), None),
             (InvalidArgument("model 'x' is not ready"), None),

@@ -8,10 +8,9 @@ import socket
 import pytest
 
 from testing.gateways import RunningGateway
+from tests.gateway.messages import DOCUMENT, post
 
 pytestmark = pytest.mark.server
-
-DOCUMENT = json.dumps({"model": "intent", "input": "hi"}).encode()
 
 
 def exchange(gateway: RunningGateway, content: bytes, until: int) -> bytes:
@@ -26,11 +25,6 @@ def exchange(gateway: RunningGateway, content: bytes, until: int) -> bytes:
                 break
             found += part
     return found
-
-
-def post(body: bytes = DOCUMENT, *headers: bytes) -> bytes:
-    lines = [b"POST /v1/classify HTTP/1.1", b"host: x", b"content-length: %d" % len(body), *headers]
-    return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
 
 def test_pipelined_requests_are_answered_in_turn(gateway: RunningGateway) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from testing.gateways import RunningGateway, running_gateway
 from testing.waiting import until
-from tests.gateway.test_missing_models import sentence
-from tests.gateway.test_protocol import post
+from tests.gateway.messages import post
+from tests.gateway.sentences import sentence
 
 pytestmark = pytest.mark.server
 

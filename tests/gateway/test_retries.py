@@ -209,7 +209,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         "message",
         [
-            "the model stops serving here; send the request again",
+            "the model is being unloaded; send the request again",
             "the model was unloaded before it answered; send the request again",
             "the process of model 'inner' has died",
             "Server is stopping, scheduler for model has stopped accepting new inference requests",

@@ -9,7 +9,7 @@ import pytest
 
 from testing.serving import tidal_in_process
 from tidal.errors import InvalidArgument
-from tidal_gateway.settings import PREFIX, Settings, parse_server, read_settings
+from tidal_gateway.settings import PREFIX, GatewaySettings, parse_server, read_settings
 
 
 def test_a_flag_replaces_a_variable_which_replaces_a_line(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_open_to_everybody_must_be_chosen(tmp_path: Path) -> None:
 
 def test_every_setting_is_a_flag(tmp_path: Path) -> None:
     result = tidal_in_process("gateway", "--help", environment={"COLUMNS": "200", "PATH": ""})
-    for name in Settings.model_fields:
+    for name in GatewaySettings.model_fields:
         assert f"--{name.replace('_', '-')}" in result.stdout
     wrong = tidal_in_process("gateway", "--server", "nope", environment={"PATH": ""})
     assert (wrong.returncode, "expected HOST:PORT" in wrong.stderr) == (2, True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher
 
 from tidal_gateway.errors import Refusal
-from tidal_gateway.settings import Settings
+from tidal_gateway.settings import GatewaySettings
 from tidal_gateway.tools.calls import CallParser, CallPart
 from tidal_gateway.tools.formats import TOOL_FORMATS, detect_format
 from tidal_gateway.tools.requests import Function, Tool, forced_options, read_tool_use, response_options
@@ -148,9 +148,9 @@ class TestFormats:
         assert TOOL_FORMATS["hermes"].new_id().startswith("call_")
 
     def test_of_the_settings_are_checked(self) -> None:
-        assert Settings(tool_format=("a=hermes", "b=llama3")).tool_format
+        assert GatewaySettings(tool_format=("a=hermes", "b=llama3")).tool_format
         with pytest.raises(ValueError, match="expected MODEL=FORMAT with one of hermes, llama3, mistral"):
-            Settings(tool_format=("a=other",))
+            GatewaySettings(tool_format=("a=other",))
 
 
 FUNCTIONS = [

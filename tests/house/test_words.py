@@ -40,7 +40,7 @@ PRIVATE = {
 # A word begins and ends where no letter follows, or at a capital within a name: `TestWorth`, `IsToldNow`, `put_back`.
 _HUMP = r"(?<=[a-z0-9])(?=[A-Z])"
 _WORD = re.compile(rf"(?:(?<![A-Za-z])|{_HUMP})(?i:{'|'.join(PRIVATE)})(?:(?![A-Za-z])|{_HUMP})")
-_PROSE = {".md", ".yaml", ".yml", ".toml", ".txt", ".sh", ".cpp", ".hpp", ".h", ".json", ""}
+_PROSE = {".md", ".yaml", ".yml", ".toml", ".txt", ".sh", ".cpp", ".hpp", ".h", ".json", ".js", ".html", ""}
 # Records of runs, licences, pinned packages, training texts and vocabularies are data; this file names the words.
 _EXEMPT = (
     *("benchmarks/results/", "constraints.txt", "LICENSE", "third_party/", "tests/house/test_words.py"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.otas.test_manifest import CONTENT
+from tests.otas.content import CONTENT
 from tidal.errors import InvalidArgument
 from tidal.otas.manifest import OtasManifest
 from tidal.otas.tasks import Head, OtasProvenance, TaskParameters, add_task, load_task

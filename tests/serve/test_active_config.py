@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testing.serving import publish
+from tests.serve.controls import RecordingControl
 from tests.serve.partitioned import publish_partitioned, set_instances
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, Unavailable
@@ -20,7 +19,6 @@ from tidal.repository.config import instance_count, read_config, with_instances
 from tidal.server.active_config import active_config, load_model, restart_model
 from tidal.server.allocate import format_counts, partitioned_model, plan_steps, wanted_now, write_wanted
 from tidal.server.change_lock import exclusive_change
-from tidal.server.control import ModelState, ServerControl
 from tidal.server.gauges import parse_instances
 from tidal.server.launch import select_models
 from tidal.server.starting import StartPlan, clear_unfinished_changes, plan_start
@@ -103,31 +101,10 @@ class TestActiveConfig:
             active_config(ModelGraph.read(repository), "m_len16")
 
 
-@dataclass(frozen=True)
-class FakeControl(ServerControl):
-    """Records loads; runs the functions in `during` while the first load is in progress."""
-
-    address: str = ""
-    calls: list[tuple[str, int | str]] = field(default_factory=list)
-    during: list[Callable[[], None]] = field(default_factory=list)
-    serving: dict[str, int] = field(default_factory=dict)
-
-    def index(self) -> list[ModelState]:
-        return [ModelState(name, version, "READY", "") for name, version in self.serving.items()]
-
-    def load(self, model: str, config: Mapping[str, Any] | None) -> None:
-        self.calls.append((model, instance_count(config or {})))
-        while self.during:
-            self.during.pop()()
-
-    def unload(self, model: str) -> None:
-        self.calls.append((model, "unload"))
-
-
 class TestLoading:
     def test_a_runtime_without_instances_is_unloaded(self, repository: Path) -> None:
         set_instances(repository, "m", {16: 0, 64: 1})
-        control = FakeControl()
+        control = RecordingControl()
         load_model(control, ModelGraph.read(repository), "m_len16")
         restart_model(control, ModelGraph.read(repository), "m_len16")
         assert control.calls == [("m_len16", "unload")] * 3
@@ -136,27 +113,27 @@ class TestLoading:
         with (repository / "m_len16" / "config.pbtxt").open("a") as config:
             config.write('parameters { key: "deployed" value { string_value: "false" } }\n')
         assert configured_instances(repository / "m", [16, 64]) == {16: 0, 64: 1}
-        control = FakeControl()
+        control = RecordingControl()
         load_model(control, ModelGraph.read(repository), "m_len16")
         set_instances(repository, "m", {16: 1, 64: 1})
         load_model(control, ModelGraph.read(repository), "m_len16")
         assert control.calls == [("m_len16", "unload"), ("m_len16", 1)]
 
     def test_a_load_is_repeated_after_a_concurrent_allocation(self, repository: Path) -> None:
-        control = FakeControl(during=[lambda: set_instances(repository, "m", {16: 2, 64: 1})])
+        control = RecordingControl(during=[lambda: set_instances(repository, "m", {16: 2, 64: 1})])
         load_model(control, ModelGraph.read(repository), "m_len16")
         assert control.calls == [("m_len16", 1), ("m_len16", 2)]
 
     def test_a_load_is_repeated_after_a_concurrent_change_of_the_front(self, repository: Path) -> None:
         publish_partitioned(repository, "m", [16, 64], version=2)
-        control = FakeControl(serving={"m": 1})
+        control = RecordingControl(serving={"m": 1})
         control.during.append(lambda: control.serving.update(m=2))
         load_model(control, ModelGraph.read(repository), "m_len16")
         assert len(control.calls) == 2
 
     def test_a_restart_without_a_config_leaves_the_model_as_it_is(self, repository: Path) -> None:
         (repository / "m_len16" / "config.pbtxt").unlink()
-        control = FakeControl()
+        control = RecordingControl()
         with pytest.raises(InvalidArgument):
             restart_model(control, ModelGraph.read(repository), "m_len16")
         assert control.calls == []

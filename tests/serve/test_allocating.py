@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from tests.serve.controls import RecordingControl
 from tests.serve.partitioned import publish_partitioned
 from tidal.errors import Unavailable
 from tidal.repository.allocation import read_allocation
-from tidal.repository.config import instance_count
 from tidal.server.allocate import LiveFront, allocate, check_one_server, partitioned_model
 from tidal.server.control import ModelState, ServerControl
 from tidal.server.state import ServerState, write_state
@@ -26,20 +24,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "models"
     publish_partitioned(folder, "m", [16, 64])
     return folder
-
-
-@dataclass(frozen=True)
-class FakeControl(ServerControl):
-    """Records loads."""
-
-    address: str = ""
-    calls: list[tuple[str, int]] = field(default_factory=list)
-
-    def index(self) -> list[ModelState]:
-        return []
-
-    def load(self, model: str, config: Mapping[str, Any] | None) -> None:
-        self.calls.append((model, instance_count(config or {})))
 
 
 @dataclass(frozen=True)
@@ -56,8 +40,8 @@ class FakeFront(LiveFront):
         return [allocation.serving()] if allocation is not None else []
 
 
-def front_of(repository: Path, *seen: dict[int, int]) -> tuple[FakeFront, FakeControl]:
-    control = FakeControl()
+def front_of(repository: Path, *seen: dict[int, int]) -> tuple[FakeFront, RecordingControl]:
+    control = RecordingControl()
     return FakeFront(control, "", repository, partitioned_model(repository, "m"), list(seen)), control
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.serve.controls import ServingControl
+from tests.serve.folders import CONFIG, add
 from tests.serve.partitioned import publish_partitioned
-from tests.serve.test_changing_models import FakeControl
 from tests.tabi.serving import VERSION, cascades, write_cascade
 from tidal.catalog.graph import ModelGraph
 from tidal.catalog.manifests import load_published
@@ -19,16 +20,6 @@ from tidal.server.launch import select_models
 from tidal.server.model_facts import model_facts
 from tidal.server.starting import plan_start
 from tidal.tabi.manifest import TabiManifest
-
-CONFIG = 'backend: "{backend}"\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ 1 ] }} ]\n'
-
-
-def add(repository: Path, name: str, *versions: int, backend: str = "python") -> None:
-    folder = repository / name
-    for version in versions:
-        (folder / str(version)).mkdir(parents=True, exist_ok=True)
-    folder.mkdir(exist_ok=True)
-    (folder / "config.pbtxt").write_text(CONFIG.format(backend=backend))
 
 
 def set_target(repository: Path, name: str, accuracy: float) -> None:
@@ -101,7 +92,7 @@ class TestSelection:
 
 class TestChanges:
     def test_levels_are_loaded_before_and_unloaded_after(self, repository: Path) -> None:
-        control = FakeControl(repository=repository, watched=set())
+        control = ServingControl(repository=repository, watched=set())
         reported = change.load(control, repository, "c")
         assert control.steps == ["c_l0 [1]", "c_l1 [2]", "c [3]"]
         assert reported.splitlines()[0] == "c: version 3 serves now"
@@ -109,7 +100,7 @@ class TestChanges:
         assert control.steps[3:] == ["c unloaded", "c_l0 unloaded", "c_l1 unloaded"]
 
     def test_a_level_that_is_no_longer_called_is_unloaded(self, repository: Path) -> None:
-        control = FakeControl(repository=repository, watched=set())
+        control = ServingControl(repository=repository, watched=set())
         set_target(repository, "c", 0.97)
         change.load(control, repository, "c")
         assert sorted(control.served) == ["c", "c_l0", "c_l1", "c_l2"]
@@ -122,7 +113,7 @@ class TestChanges:
         assert isinstance(made, TabiManifest)
         write_cascade(repository / "d", cascades(), chosen=0, levels=made.levels[:2])
         add(repository, "d", backend="tabi")
-        control = FakeControl(repository=repository, watched=set())
+        control = ServingControl(repository=repository, watched=set())
         change.load(control, repository, "c")
         change.load(control, repository, "d")
         change.unload(control, repository, "c")
@@ -131,7 +122,7 @@ class TestChanges:
         assert sorted(control.served) == ["c_l0"]  # not built for `d`
 
     def test_a_cascade_is_not_loaded_where_a_level_fails(self, repository: Path) -> None:
-        control = FakeControl(repository=repository, watched=set())
+        control = ServingControl(repository=repository, watched=set())
         control.broken.add(("c_l1", 2))
         with pytest.raises(Internal, match="model 'c_l1' does not load"):
             change.load(control, repository, "c")

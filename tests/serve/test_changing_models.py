@@ -2,80 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.serve.controls import Killed, ServingControl
 from tests.serve.partitioned import publish_partitioned, set_instances
-from tidal.arlo.manifest import load_arlo_manifest
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import Internal, Unavailable
-from tidal.repository.config import instance_count, read_config, served_versions
-from tidal.repository.entries import ModelEntry
-from tidal.repository.names import runtime_model
 from tidal.server import change
 from tidal.server.active_config import load_model, restart_model
 from tidal.server.change_lock import exclusive_change
-from tidal.server.control import ModelState, ServerControl
-
-
-class Killed(BaseException):
-    """The process that performs a change has been killed."""
-
-
-@dataclass(frozen=True)
-class FakeControl(ServerControl):
-    """Serves the versions of the given config, and checks that every front has the runtimes that it calls."""
-
-    address: str = ""
-    repository: Path = Path()
-    served: dict[str, list[int]] = field(default_factory=dict)
-    instances: dict[str, int] = field(default_factory=dict)
-    broken: set[tuple[str, int]] = field(default_factory=set)
-    at_unload: list[Callable[[], None]] = field(default_factory=list)
-    steps: list[str] = field(default_factory=list)
-    killed_at: list[int] = field(default_factory=list)
-    watched: set[str] = field(default_factory=lambda: {"m"})
-
-    def index(self) -> list[ModelState]:
-        return [ModelState(n, v, "READY", "") for n, versions in sorted(self.served.items()) for v in versions]
-
-    def load(self, model: str, config: Mapping[str, Any] | None) -> None:
-        used = json.loads(json.dumps(config)) if config is not None else read_config(self.repository / model)
-        versions = served_versions(used, ModelEntry(self.repository / model).versions())
-        if not versions:
-            raise Internal("at least one version must be available")
-        self._step(f"{model} {versions}")
-        for version in versions:
-            if (model, version) in self.broken:
-                raise Internal(f"version {version} is at UNAVAILABLE state: it is broken;")
-        self.served[model], self.instances[model] = versions, instance_count(used)
-        self.check()
-
-    def unload(self, model: str) -> None:
-        while self.at_unload:
-            self.at_unload.pop()()
-        self._step(f"{model} unloaded")
-        self.served.pop(model, None)
-        self.check()
-
-    def check(self) -> None:
-        """Check that each served version of a watched front has all its runtimes in the same version."""
-        for front in self.watched:
-            for version in self.served.get(front, ()):
-                manifest = load_arlo_manifest(self.repository / front / str(version))
-                for runtime in manifest.runtimes if manifest.placement == "partitioned" else ():
-                    name = runtime_model(front, runtime.max_length)
-                    assert version in self.served.get(name, ()), f"{name} lacks version {version}: {self.steps}"
-
-    def _step(self, what: str) -> None:
-        if len(self.steps) in self.killed_at:
-            raise Killed
-        self.steps.append(what)
 
 
 @pytest.fixture
@@ -87,8 +24,8 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def control(repository: Path) -> FakeControl:
-    served = FakeControl(repository=repository)
+def control(repository: Path) -> ServingControl:
+    served = ServingControl(repository=repository)
     for model in ("m_len16", "m_len64", "m"):
         served.load(model, None)
     served.steps.clear()
@@ -96,11 +33,11 @@ def control(repository: Path) -> FakeControl:
 
 
 class TestUnload:
-    def test_unloads_the_runtimes_too(self, repository: Path, control: FakeControl) -> None:
+    def test_unloads_the_runtimes_too(self, repository: Path, control: ServingControl) -> None:
         assert change.unload(control, repository, "m") == "m: unloaded; requests in flight are still answered"
         assert control.served == {}
 
-    def test_is_refused_during_a_change_of_instances(self, repository: Path, control: FakeControl) -> None:
+    def test_is_refused_during_a_change_of_instances(self, repository: Path, control: ServingControl) -> None:
         with exclusive_change(repository / "m"), pytest.raises(Unavailable, match="being changed already"):
             change.unload(control, repository, "m")
         assert sorted(control.served) == ["m", "m_len16", "m_len64"]
@@ -115,7 +52,7 @@ class TestUnload:
         change.unload(control, repository, "m")
         assert refused == [True]
 
-    def test_leaves_other_models_with_names_like_runtimes(self, repository: Path, control: FakeControl) -> None:
+    def test_leaves_other_models_with_names_like_runtimes(self, repository: Path, control: ServingControl) -> None:
         # Of another front, of no front, and without a manifest.
         publish_partitioned(repository, "m_len32", [128], placement="polymorphic")
         publish_partitioned(repository, "other", [8])
@@ -128,7 +65,7 @@ class TestUnload:
 
 
 class TestLoad:
-    def test_unloads_former_runtimes(self, repository: Path, control: FakeControl) -> None:
+    def test_unloads_former_runtimes(self, repository: Path, control: ServingControl) -> None:
         publish_partitioned(repository, "m", [32, 64], version=2)
         control.served["m_len99"] = [1]  # of no front
         reported = change.load(control, repository, "m")
@@ -136,7 +73,7 @@ class TestLoad:
         assert control.served == {"m": [2], "m_len32": [2], "m_len64": [2], "m_len99": [1]}
 
     def test_unloads_all_runtimes_of_a_model_that_is_no_longer_partitioned(
-        self, repository: Path, control: FakeControl
+        self, repository: Path, control: ServingControl
     ) -> None:
         publish_partitioned(repository, "m", [64], version=2, placement="polymorphic")
         assert change.load(control, repository, "m").splitlines() == [
@@ -147,7 +84,9 @@ class TestLoad:
         assert control.served == {"m": [2]}
         assert change.load(control, repository, "m") == "m: version 2 serves, as before"
 
-    def test_keeps_runtimes_while_an_earlier_version_needs_them(self, repository: Path, control: FakeControl) -> None:
+    def test_keeps_runtimes_while_an_earlier_version_needs_them(
+        self, repository: Path, control: ServingControl
+    ) -> None:
         publish_partitioned(repository, "m", [64], version=2, placement="polymorphic")
         select_versions(repository, 1)
         reported = change.load(control, repository, "m")
@@ -166,7 +105,7 @@ def select_versions(repository: Path, *versions: int) -> None:
 class TestNewVersion:
     """The fake server fails a test in which a front lacks a runtime."""
 
-    def test_runtimes_serve_both_while_the_front_changes(self, repository: Path, control: FakeControl) -> None:
+    def test_runtimes_serve_both_while_the_front_changes(self, repository: Path, control: ServingControl) -> None:
         publish_partitioned(repository, "m", [16, 64], version=2)
         reported = change.load(control, repository, "m")
         assert reported.splitlines() == [
@@ -177,19 +116,19 @@ class TestNewVersion:
         both = ["m_len16 [1, 2]", "m_len64 [1, 2]"]
         assert control.steps == [*both, "m [2]", "m_len16 [2]", "m_len64 [2]"]
 
-    def test_without_a_new_version_nothing_changes(self, repository: Path, control: FakeControl) -> None:
+    def test_without_a_new_version_nothing_changes(self, repository: Path, control: ServingControl) -> None:
         reported = change.load(control, repository, "m")
         assert reported.splitlines()[0] == "m: version 1 serves, as before"
         assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
 
-    def test_keeps_the_counts(self, repository: Path, control: FakeControl) -> None:
+    def test_keeps_the_counts(self, repository: Path, control: ServingControl) -> None:
         set_instances(repository, "m", {16: 2, 64: 3})
         publish_partitioned(repository, "m", [16, 64], version=2)
         change.load(control, repository, "m")
         assert control.instances == {"m": 1, "m_len16": 2, "m_len64": 3}
 
     def test_a_runtime_that_loses_its_instances_stays_until_the_front_has_changed(
-        self, repository: Path, control: FakeControl
+        self, repository: Path, control: ServingControl
     ) -> None:
         publish_partitioned(repository, "m", [64, 128], version=2)
         set_instances(repository, "m", {64: 0, 128: 1})
@@ -200,7 +139,7 @@ class TestNewVersion:
 
     @pytest.mark.parametrize("broken", ["m_len16", "m_len64", "m"])
     def test_that_does_not_load_leaves_the_old_one_serving(
-        self, repository: Path, control: FakeControl, broken: str
+        self, repository: Path, control: ServingControl, broken: str
     ) -> None:
         publish_partitioned(repository, "m", [16, 32, 64], version=2)
         control.broken.add((broken, 2))
@@ -213,7 +152,7 @@ class TestNewVersion:
         change.load(control, repository, "m")
         assert control.served == {"m": [2], "m_len16": [2], "m_len32": [2], "m_len64": [2]}
 
-    def test_an_interrupted_load_is_completed_by_the_next(self, repository: Path, control: FakeControl) -> None:
+    def test_an_interrupted_load_is_completed_by_the_next(self, repository: Path, control: ServingControl) -> None:
         publish_partitioned(repository, "m", [32, 64], version=2)
         for step in range(20):
             control.steps.clear()
@@ -227,7 +166,7 @@ class TestNewVersion:
         assert step >= 3
         assert control.served == {"m": [2], "m_len32": [2], "m_len64": [2]}
 
-    def test_an_earlier_version_can_be_selected_again(self, repository: Path, control: FakeControl) -> None:
+    def test_an_earlier_version_can_be_selected_again(self, repository: Path, control: ServingControl) -> None:
         publish_partitioned(repository, "m", [16, 64], version=2)
         change.load(control, repository, "m")
         select_versions(repository, 1)
@@ -235,7 +174,7 @@ class TestNewVersion:
         assert reported.splitlines()[0] == "m: version 1 serves now, version 2 before"
         assert control.served == {"m": [1], "m_len16": [1], "m_len64": [1]}
 
-    def test_next_to_an_older_one_that_keeps_serving(self, repository: Path, control: FakeControl) -> None:
+    def test_next_to_an_older_one_that_keeps_serving(self, repository: Path, control: ServingControl) -> None:
         """Like the levels of a cascade: two versions at a time, each with its own runtimes."""
         config = repository / "m" / "config.pbtxt"
         publish_partitioned(repository, "m", [32, 64], version=2)
@@ -247,13 +186,13 @@ class TestNewVersion:
 class TestBeforeAReload:
     """A new version is published, and the front still serves the old one."""
 
-    def test_a_restart_keeps_what_the_front_calls(self, repository: Path, control: FakeControl) -> None:
+    def test_a_restart_keeps_what_the_front_calls(self, repository: Path, control: ServingControl) -> None:
         publish_partitioned(repository, "m", [16, 64], version=2)
         control.watched.clear()
         restart_model(control, ModelGraph.read(repository), "m_len16")
         assert control.steps == ["m_len16 unloaded", "m_len16 [1]"]
 
-    def test_a_change_of_counts_keeps_it_too(self, repository: Path, control: FakeControl) -> None:
+    def test_a_change_of_counts_keeps_it_too(self, repository: Path, control: ServingControl) -> None:
         publish_partitioned(repository, "m", [16, 64], version=2)
         set_instances(repository, "m", {16: 2, 64: 1})
         load_model(control, ModelGraph.read(repository), "m_len16")
@@ -261,7 +200,7 @@ class TestBeforeAReload:
         reported = change.load(control, repository, "m_len16")
         assert reported == "m_len16: version 1 serves, because its front calls it; version 2 is also published"
 
-    def test_a_restart_of_the_front_loads_its_runtimes_before(self, repository: Path, control: FakeControl) -> None:
+    def test_a_restart_of_the_front_loads_its_runtimes_before(self, repository: Path, control: ServingControl) -> None:
         restart_model(control, ModelGraph.read(repository), "m")
         assert control.steps == ["m unloaded", "m [1]"]
         publish_partitioned(repository, "m", [32, 64], version=2)

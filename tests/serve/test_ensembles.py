@@ -6,23 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.serve.controls import ServingControl
+from tests.serve.folders import add, add_ensemble
 from tests.serve.partitioned import publish_partitioned
-from tests.serve.test_cascades import add
-from tests.serve.test_changing_models import FakeControl
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import Internal, NotFound
 from tidal.server import change
 from tidal.server.launch import Selection, select_models
 from tidal.server.starting import plan_start
-
-_STEP = '{{ model_name: "{}" model_version: -1 input_map {{ key: "x" value: "x" }} }}'
-
-
-def add_ensemble(repository: Path, name: str, *steps: str, versions: tuple[int, ...] = (1,)) -> None:
-    add(repository, name, *versions)
-    listed = ", ".join(_STEP.format(step) for step in steps)
-    text = f'platform: "ensemble"\nensemble_scheduling {{ step [ {listed} ] }}\n'
-    (repository / name / "config.pbtxt").write_text(text)
 
 
 @pytest.fixture
@@ -105,7 +96,7 @@ class TestChanges:
         assert plan.by_server == ("a", "m", "m_len16", "m_len64")
 
     def test_steps_are_loaded_before_and_stay_loaded(self, repository: Path) -> None:
-        control = FakeControl(repository=repository)
+        control = ServingControl(repository=repository)
         reported = change.load(control, repository, "both")
         assert reported.splitlines()[0] == "both: version 1 serves now"
         assert {"a", "m", "m_len16", "m_len64", "both"} == set(control.served)
@@ -115,7 +106,7 @@ class TestChanges:
         assert {"a", "m", "m_len16"} <= set(control.served)
 
     def test_a_step_that_does_not_load_is_reported(self, repository: Path) -> None:
-        control = FakeControl(repository=repository, broken={("a", 1)})
+        control = ServingControl(repository=repository, broken={("a", 1)})
         with pytest.raises(Internal, match="model 'a' does not load"):
             change.load(control, repository, "both")
         assert "both" not in control.served

@@ -230,7 +230,7 @@ def test_the_endpoint_answers_while_connections_are_held_open(endpoint: tuple[Se
 def test_the_address_of_the_endpoint_is_checked(endpoint: tuple[ServeStatus, str]) -> None:
     ports = choose_endpoints("127.0.0.1", 0, 0, 0)
     taken = int(endpoint[1].partition(":")[2])
-    with pytest.raises(Unavailable, match=rf"status port {taken} is taken by .*choose another with --status-port"):
+    with pytest.raises(Unavailable, match=rf"status port {taken} is in use by .*choose another with --status-port"):
         with_status(ports, None, taken)
     with pytest.raises(InvalidArgument, match=rf"--status-port {ports.grpc} is given twice"):
         with_status(ports, None, ports.grpc)

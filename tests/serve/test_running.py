@@ -156,6 +156,6 @@ def test_a_taken_port_is_refused_at_once(served: Served, repository: Path) -> No
     port = served.report["http"].rpartition(":")[2]
     answer = served.tidal("serve", str(repository), "--http-port", port, "--grpc-port", "0", "--metrics-port", "0")
     assert answer.returncode == 1
-    assert answer.stderr.startswith(f"error: http port {port} is taken by tritonserver (process ")
+    assert answer.stderr.startswith(f"error: http port {port} is in use by tritonserver (process ")
     assert len(answer.stderr.splitlines()) == 1
     assert answer.stdout == ""

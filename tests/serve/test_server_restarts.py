@@ -121,7 +121,7 @@ def test_a_server_that_does_not_start_again_ends_the_run(tmp_path: Path) -> None
             assert served.process.wait(60) == 3
         log = (tmp_path / "stderr").read_text()
         assert "tritonserver does not start again: model 'broken' does not load: ModuleNotFoundError" in log
-        assert f"does not start again: grpc port {port} is taken" in log
+        assert f"does not start again: grpc port {port} is in use" in log
         assert "again after 2 restarts in a row: giving up" in log
         assert served.left_behind() == []
 

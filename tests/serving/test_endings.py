@@ -54,7 +54,7 @@ def test_a_missed_deadline_names_the_deadline_and_the_wait() -> None:
 def test_other_sentences() -> None:
     assert str(deadline_passed(80.0, "an answer")) == "the deadline of 80 ms passed before an answer"
     assert isinstance(model_stops(), Unavailable)
-    assert str(model_stops()) == "the model stops serving here; send the request again"
+    assert str(model_stops()) == "the model is being unloaded; send the request again"
 
 
 def test_a_failure_keeps_errors_with_a_code_and_explains_others() -> None:

@@ -72,9 +72,10 @@ def test_a_loss_that_needs_more_data_is_refused_with_its_size() -> None:
     candidates = compared((0.002, 0.012), (0.02, 0.03), queries=1000)
     with pytest.raises(
         InvalidArgument,
-        match=r"accuracy_loss is 0\.004, which the 1000 queries of the selection part cannot show; accepted is 0\.0120 "
-        r"or more\. 'cascade 0' is the safest .*: it loses 0\.0020 on them and, with 95 % confidence, at most 0\.0120 "
-        r"on new ones\. Give about 25000 queries to the selection part, or set an accuracy_loss that is accepted",
+        match=r"accuracy_loss is 0\.004, which the 1000 queries of the selection part cannot verify; accepted is "
+        r"0\.0120 or more\. 'cascade 0' is the safest .*: it loses 0\.0020 on them and, with 95 % confidence, at "
+        r"most 0\.0120 on new ones\. Give about 25000 queries to the selection part, or set an "
+        r"accuracy_loss that is accepted",
     ):
         select(candidates, Target(accuracy_loss=0.004))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.tasks.test_cache import Engine, cache_of, stamps, use
+from tests.tasks.caches import Engine, cache_of, stamps, use
 
 
 def test_acquire_now_gives_only_tasks_in_memory_and_pins_them() -> None:

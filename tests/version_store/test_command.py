@@ -14,7 +14,7 @@ import pytest
 
 from testing.serving import TIDAL, environment_in, serving, tidal_in_process
 from testing.waiting import until
-from tests.core.test_model_graph import publish_front
+from tests.core.manifests import publish_front
 from tests.serve.partitioned import publish_partitioned
 from tests.serve.partitioned_server import load_on, loaded, versions
 from tests.version_store.support import add_plain, contents

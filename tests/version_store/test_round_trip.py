@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.test_model_graph import publish_front
+from tests.core.manifests import publish_front
+from tests.serve.folders import add_ensemble
 from tests.serve.partitioned import publish_partitioned
-from tests.serve.test_ensembles import add_ensemble
 from tests.tabi.serving import VERSION, cascades, write_cascade
 from tests.version_store.support import add_plain, contents, get, memory_store, quiet, send
 from tidal import device

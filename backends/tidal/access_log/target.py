@@ -43,7 +43,7 @@ def check_file(path: Path) -> Path:
     return path
 
 
-class Target:
+class LogTarget:
     """Appends whole lines; for use by one thread.
 
     A file is reopened when its path names another file, so that it may be renamed or removed at any time.

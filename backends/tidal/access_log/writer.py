@@ -9,7 +9,7 @@ import time
 from collections import deque
 
 from tidal.access_log.record import RequestRecord, line
-from tidal.access_log.target import ACCESS_LOG_VARIABLE, Target
+from tidal.access_log.target import ACCESS_LOG_VARIABLE, LogTarget
 from tidal.metrics import Counter
 
 # Lines are collected for this long before they are written: a busy server wakes the thread ten times per second.
@@ -35,7 +35,7 @@ class AccessLog:
 
     def __init__(
         self,
-        target: Target,
+        target: LogTarget,
         model: str,
         version: int,
         *,
@@ -117,4 +117,4 @@ class AccessLog:
 def open_access_log(model: str, version: int, log: logging.Logger, dropped: Counter) -> AccessLog | None:
     """Return the request log that the environment configures; None if it configures none."""
     target = os.environ.get(ACCESS_LOG_VARIABLE)
-    return AccessLog(Target(target), model, version, log=log, dropped=dropped) if target else None
+    return AccessLog(LogTarget(target), model, version, log=log, dropped=dropped) if target else None

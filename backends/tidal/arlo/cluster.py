@@ -122,7 +122,7 @@ class ClusterRunner:
             return self._local.run(lane, runtime, rows, deadline)
         server = self._nodes.servers.get(node)
         if server is None:
-            raise ModelUnavailable(f"node '{node}' is no longer used", died=False)
+            raise ModelUnavailable(f"node '{node}' was disconnected", died=False)
         latency_ms = None if deadline is None else max((deadline - time.monotonic()) * 1e3, _MIN_LATENCY_MS)
         return server.call(
             self._models[runtime],

@@ -77,14 +77,14 @@ class EmbeddedCall(Generic[Owner]):
     """Queries for an embedded model, as a `PendingRequest` that ends once: with outputs, an error, or abandoned.
 
     Args:
-        owner: What the caller needs to continue.
+        owner: Caller's state, returned unchanged.
         rows: Tokens of each query.
         wanted: Names of the requested outputs.
         deadline: Latest `time.monotonic()` for an answer, in seconds; None for none.
         cancelled: Whether nobody needs the answer any more; asked before a call runs that has waited for long.
 
     Attributes:
-        owner: What the caller needs to continue.
+        owner: Caller's state, returned unchanged.
         outputs: Arrays by output name once the model has answered.
         error: Why the model has not answered; None without a failure.
         record: Start and end of its execution.

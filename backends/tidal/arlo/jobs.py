@@ -18,6 +18,7 @@ from tidal.encoder_tasks.metrics import AnswerMetrics
 from tidal.encoder_tasks.windows import Windows, merge_tokens
 from tidal.errors import InvalidArgument, TidalError
 from tidal.requests import Array, PendingRequest
+from tidal.serving.endings import model_stops
 from tidal.serving.rows import RequestRows
 from tidal.text import TextTokenizer
 
@@ -55,6 +56,12 @@ class ArloRow(ArloQuery):
     parent: ArloRequest = field(kw_only=True)
     index: int = field(kw_only=True)
     crashes: int = field(default=0, kw_only=True)  # times that the process to run it crashed or was down
+
+
+def refuse_all(rows: Sequence[ArloRow]) -> None:
+    """Fail the requests of rows that arrive while the model is being unloaded."""
+    for parent in {id(row.parent): row.parent for row in rows}.values():
+        parent.request.fail(model_stops())
 
 
 class AnswerBuilder:

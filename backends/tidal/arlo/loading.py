@@ -44,7 +44,7 @@ def load(context: ServiceContext, parameters: ArloParameters) -> Callable[[Servi
 
 
 def _check_task(manifest: ArloManifest, parameters: ArloParameters) -> None:
-    """Refuse a config.pbtxt that tells clients something else about the task than the version's manifest."""
+    """Reject a config.pbtxt whose task differs from the manifest's."""
     if parameters.task is not None and parameters.task != manifest.task:
         raise InvalidArgument(
             f"parameter 'task' in config.pbtxt is '{parameters.task}', but the task of this version is "

@@ -113,8 +113,8 @@ class RemoteServer:
             )
         except self._grpc.InferenceServerException as error:
             raise self._failure(model, error, late=limit_s < timeout_s) from None
-        except ValueError:  # the channel was closed: the node is no longer used
-            raise ModelUnavailable(f"node '{self._name}' is no longer used", died=False) from None
+        except ValueError:  # the channel was closed: the node was disconnected
+            raise ModelUnavailable(f"node '{self._name}' was disconnected", died=False) from None
         arrays: dict[str, Array] = {}
         for name in outputs:
             array = result.as_numpy(name)

@@ -11,7 +11,7 @@ from typing import cast
 
 from tidal.arlo.cutting import Cutter
 from tidal.arlo.execution import NOTHING_RAN, BatchExecution, Outcome, StartedBatch
-from tidal.arlo.jobs import AnswerBuilder, ArloRequest, ArloRow
+from tidal.arlo.jobs import AnswerBuilder, ArloRequest, ArloRow, refuse_all
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import ArloMetrics
 from tidal.arlo.model import TokenRow
@@ -19,7 +19,7 @@ from tidal.arlo.policies import ArloBatch, PlacementPolicy
 from tidal.arlo.rows import RowBuilder
 from tidal.arlo.runner import BatchRunner
 from tidal.encoder_tasks.metrics import AnswerMetrics
-from tidal.errors import Internal, Unavailable
+from tidal.errors import Internal
 from tidal.requests import PendingRequest
 from tidal.service import ModelUnavailable, ServiceContext
 from tidal.serving.backoff import backoff_s
@@ -117,7 +117,7 @@ class ArloService:
             late, batch, now = self._next(start=self._starts_here)
             self._wake()
         if not accepted:
-            _refuse_all(rows)
+            refuse_all(rows)
         self._refuse(late, now)
         if batch is not None:
             try:
@@ -282,7 +282,7 @@ class ArloService:
                     Internal(f"the process to run this query crashed or was down {row.crashes} times: {error}")
                 )
             elif self._closing:
-                row.parent.fail(Unavailable(f"the model stops serving here, and {error}"))
+                row.parent.fail(model_stops())
         with self._lock:
             self._policy.requeue(batch)
             self._metrics.waiting.set(len(self._policy))
@@ -296,8 +296,3 @@ class ArloService:
             self._answer_builder.reply(each)
         if self._replied is not None:
             self._replied()
-
-
-def _refuse_all(rows: Sequence[ArloRow]) -> None:
-    for parent in {id(row.parent): row.parent for row in rows}.values():
-        parent.request.fail(model_stops())

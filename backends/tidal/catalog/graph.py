@@ -21,9 +21,10 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from tidal.arlo.manifest import ArloManifest
-from tidal.catalog.manifests import AnyManifest, load_published
+from tidal.catalog.manifests import load_published
 from tidal.engine_model.manifest import EngineManifest
 from tidal.errors import InvalidArgument
+from tidal.manifest import Version
 from tidal.repository.config import read_config
 from tidal.repository.entries import ModelEntry, model_entries
 from tidal.repository.names import runtime_model
@@ -95,7 +96,7 @@ class ModelGraph:
         """Published versions of a model, ascending."""
         return self._once(("versions", model), lambda: tuple(self.entry(model).versions()) if self.repository else ())
 
-    def manifest(self, model: str, version: int | None = None) -> AnyManifest | None:
+    def manifest(self, model: str, version: int | None = None) -> Version | None:
         """Manifest of a version; None where it cannot be read.
 
         Args:
@@ -262,7 +263,7 @@ class ModelGraph:
             return ()
         return tuple(entry.name for entry in model_entries(self.repository))
 
-    def _read_manifest(self, model: str, version: int) -> AnyManifest | None:
+    def _read_manifest(self, model: str, version: int) -> Version | None:
         if self.repository is None:
             return None
         try:

@@ -10,14 +10,13 @@ from tidal.arlo.manifest import ArloManifest
 from tidal.engine_model.manifest import EngineManifest
 from tidal.errors import InvalidArgument, did_you_mean
 from tidal.flover.manifest import FloverManifest
-from tidal.manifest import MANIFEST_FILE, read_manifest
+from tidal.manifest import MANIFEST_FILE, Version, read_manifest
 from tidal.otas.manifest import OtasManifest
 from tidal.pets.manifest import PetsManifest
 from tidal.tabi.manifest import TabiManifest
 
-AnyManifest = ArloManifest | EngineManifest | TabiManifest | PetsManifest | OtasManifest | FloverManifest
-
-KINDS: dict[str, type[AnyManifest]] = {
+#: The class of each kind's manifests.
+MANIFESTS: dict[str, type[Version]] = {
     "arlo": ArloManifest,
     "engine": EngineManifest,
     "tabi": TabiManifest,
@@ -31,7 +30,7 @@ class _KindField(BaseModel):
     kind: str
 
 
-def load_published(version_dir: Path) -> AnyManifest:
+def load_published(version_dir: Path) -> Version:
     """Read and validate `manifest.json` of a version of any kind.
 
     Args:
@@ -41,8 +40,8 @@ def load_published(version_dir: Path) -> AnyManifest:
         InvalidArgument: The file is missing, is not valid, or has a kind or field that this release does not know.
     """
     kind = read_manifest(version_dir, _KindField).kind
-    if kind not in KINDS:
+    if kind not in MANIFESTS:
         raise InvalidArgument(
-            f"{version_dir / MANIFEST_FILE} has the unknown kind '{kind}': {did_you_mean(kind, KINDS)}"
+            f"{version_dir / MANIFEST_FILE} has the unknown kind '{kind}': {did_you_mean(kind, MANIFESTS)}"
         )
-    return read_manifest(version_dir, KINDS[kind])
+    return read_manifest(version_dir, MANIFESTS[kind])

@@ -30,12 +30,12 @@ cluster = typer.Typer(
     add_completion=False,
     help="""Publish versions of models to a store that machines share, fetch them, and connect nodes that serve them.
 
-A store is a folder (`file:///srv/store`, or its path) or a bucket (`s3://bucket/path`, `gs://bucket/path`). It has each
-content once, by its hash.
+A store is a folder (`file:///srv/store`, or its path) or a bucket (`s3://bucket/path`, `gs://bucket/path`). Each file
+is stored once, by its hash.
 
 ```
 tidal cluster publish intents --to s3://models/cpu    after a build
-tidal cluster versions s3://models/cpu                what is there
+tidal cluster versions s3://models/cpu                list published versions
 tidal cluster fetch s3://models/cpu                   into ./model_repository
 tidal cluster fetch s3://models/cpu --watch 30 --reload
 tidal cluster connect intents b=10.0.0.2:8001         queries also run on node b

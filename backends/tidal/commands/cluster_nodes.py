@@ -52,11 +52,12 @@ def connect_nodes(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a partitioned model run its queries on other nodes too, by Algorithm 1 over the instances of all.
+    """Dispatch a partitioned model's queries to other nodes too (Arlo, Algorithm 1).
 
     Each node must serve the same version of the model. The command reads how many instances of each runtime it has, and
     writes them to `MODEL/cluster.json`; a running server uses them within 0.25 s. Run it on each node that receives
-    queries. A node that does not answer gets no queries until it answers again; what was sent to it runs elsewhere.
+    queries. A node that does not answer gets no queries until it answers again; its pending queries are requeued
+    elsewhere.
 
     ```
     tidal cluster connect intents b=10.0.0.2:8001 c=10.0.0.3:8001
@@ -94,7 +95,7 @@ def disconnect_nodes(
     repository: Repository = DEFAULT_REPOSITORY,
     as_json: AsJson = False,
 ) -> None:
-    """Stop running a model's queries on other nodes; what runs there is answered.
+    """Stop running a model's queries on other nodes; queries in flight are still answered.
 
     Exit codes: **0** done, **1** a node is not connected, **2** wrong usage.
     """

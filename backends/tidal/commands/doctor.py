@@ -15,10 +15,10 @@ from tidal.server.image_checks import installed_image_checks
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
     image: Annotated[
-        bool, typer.Option("--image", help="Check what an image is made of, while it is built, not the machine.")
+        bool, typer.Option("--image", help="Check the container image being built instead of the machine.")
     ] = False,
 ) -> None:
-    """Check what this machine has for serving, and print how to install what is missing.
+    """Check whether this machine can serve, and print how to install what is missing.
 
     Checks tritonserver (started for a moment without models), the Python stub and the libpython that it loads, engine
     libraries, the GPU, shared memory and leftovers of ended servers in it, the default ports, and Tidal's extras. Lists

@@ -68,7 +68,7 @@ def serve(
         typer.Option(
             metavar="TIMES",
             min=0,
-            help="Largest number of restarts in a row of a tritonserver that ended by itself.",
+            help="Maximum number of restarts in a row of a tritonserver that ended by itself.",
         ),
     ] = 5,
     http_max_input_size: Annotated[

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from tidal.encoder_tasks.head import RowHead, RowResult, RowTokens, Settings
-from tidal.encoder_tasks.vectors import VECTOR_OUTPUTS, Vectors, truncated
+from tidal.encoder_tasks.vectors import VECTOR_OUTPUTS, Vectors, normalized, truncated
 from tidal.encoder_tasks.windows import Windows, merge_vectors
 from tidal.errors import InvalidArgument, did_you_mean
 from tidal.requests import Array, PendingRequest
@@ -65,10 +65,10 @@ class EmbeddingHead(RowHead):
         return Vectors(outputs["embedding"])
 
     def merge(self, windows: Windows, parts: Sequence[RowResult]) -> Vectors:
-        """Mean of the windows' vectors by the number of tokens that each owns, normalised as they are."""
+        """Mean of the windows' vectors, weighted by the tokens that each owns; a mean of unit vectors is shorter."""
         vectors = np.stack([part.values("embedding", per_token=False) for part in parts])
         mean = merge_vectors(windows, vectors)[None]
-        return Vectors(truncated(mean, self._settings.dimension, normalize=self._settings.normalized))
+        return Vectors(normalized(mean) if self._settings.normalized else mean)
 
     def answers(
         self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[RowTokens]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tidal.encoder_tasks.head import FoundOutputs, RowTokens
-from tidal.metrics import Counter, Metrics
+from tidal.metrics import Counter, Deferred, Metrics
 from tidal.requests import Array
 
 
@@ -15,6 +15,9 @@ class _Counters(NamedTuple):
     rows: Counter
     tokens: Counter
     found: Counter
+
+
+_Answer = tuple[str, int, int, int]  # its task, and its numbers of rows, tokens, and of what was found in it
 
 
 class AnswerMetrics:
@@ -27,6 +30,7 @@ class AnswerMetrics:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._counters: dict[str, _Counters] = {}
+        self._answers: Deferred[_Answer] = metrics.deferred("answers", self._record)
 
     def answered(self, task: str, tokens: Sequence[RowTokens], outputs: Mapping[str, Array]) -> None:
         """Record a request that was answered.
@@ -36,12 +40,17 @@ class AnswerMetrics:
             tokens: Tokens of each row.
             outputs: Outputs of the task's head for the request.
         """
+        found = outputs.found if isinstance(outputs, FoundOutputs) else 0
+        self._answers.add((task, len(tokens), sum(len(row.ids) for row in tokens), found))
+
+    def _record(self, answer: _Answer) -> None:
+        task, rows, tokens, found = answer
         counters = self._counters.get(task) or self._make(task)
         counters.requests.inc()
-        counters.rows.inc(len(tokens))
-        counters.tokens.inc(sum(len(row.ids) for row in tokens))
-        if isinstance(outputs, FoundOutputs):
-            counters.found.inc(outputs.found)
+        counters.rows.inc(rows)
+        counters.tokens.inc(tokens)
+        if found:
+            counters.found.inc(found)
 
     def _make(self, task: str) -> _Counters:
         metrics = self._metrics

@@ -206,7 +206,7 @@ def _quantise(model: ov.Model, calibration: Sequence[Mapping[str, Array]]) -> ov
     except ImportError:
         raise Unsupported(f"precision int8 needs nncf: {install_command('build')}") from None
     if not calibration:
-        raise InvalidArgument("precision int8 needs calibration samples, none were given")
+        raise InvalidArgument("precision int8 requires calibration samples; got none")
     # nncf prints progress bars to standard output, which is reserved for the command's result.
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")

@@ -1,7 +1,8 @@
-"""Architecture of a decoder: one description for GPT-2, GPT-J, GPT-NeoX, Llama and Qwen."""
+"""Architecture of a decoder: one description for GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Phi-3 and Qwen."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
@@ -9,7 +10,7 @@ from pydantic import Field, model_validator
 from tidal.errors import InvalidArgument
 from tidal.manifest import Strict
 
-Family = Literal["gpt2", "gptj", "gpt_neox", "llama", "qwen2", "qwen3"]
+Family = Literal["gpt2", "gptj", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3"]
 Activation = Literal["gelu", "gelu_new", "relu", "silu"]
 # Fused projections of a layer, see `LayerWeights`.
 Projection = Literal["qkv", "output", "up", "down"]
@@ -18,14 +19,17 @@ Projection = Literal["qkv", "output", "up", "down"]
 class RopeScaling(Strict):
     """Scaling of rotary frequencies for inputs beyond the training length.
 
-    `linear` divides all of them by `factor`; `llama3` only the low ones, with a smooth transition.
+    `linear` divides all of them by `factor`; `llama3` and `yarn` (Peng et al. 2023, §3.2) only the low ones, with a
+    transition: that of `llama3` is linear in the rotations over the length of training, that of `yarn` in components.
     """
 
-    kind: Literal["linear", "llama3"]
+    kind: Literal["linear", "llama3", "yarn"]
     factor: float = Field(ge=1)
-    low: float = Field(1.0, gt=0, description="llama3: wavelengths above original / low are divided")
-    high: float = Field(4.0, gt=0, description="llama3: wavelengths below original / high are kept")
-    original: int = Field(1, ge=1, description="llama3: length of training in tokens")
+    low: float = Field(1.0, gt=0, description="rotations over the length of training up to which they are divided")
+    high: float = Field(4.0, gt=0, description="rotations over the length of training from which on they are kept")
+    original: int = Field(1, ge=1, description="length of training in tokens")
+    magnitude: float = Field(1.0, gt=0, description="yarn: factor of rotated queries and keys")
+    whole: bool = Field(True, description="yarn: the transition begins and ends at whole components")
 
 
 class Rotary(Strict):
@@ -93,7 +97,7 @@ def form_of(config: Any) -> DecoderForm:
             raise InvalidArgument(f"the model's configuration has {field}: {value}; accepted is {accepted}")
     heads, width = config.num_attention_heads, config.hidden_size
     head_dim = getattr(config, "head_dim", None) or width // heads
-    llama = family in ("llama", "qwen2", "qwen3")
+    llama = family in _LLAMA_LIKE
     activation = config.hidden_act if llama or family == "gpt_neox" else config.activation_function
     activation = _ACTIVATION_ALIASES.get(activation, activation)
     if activation not in get_args(Activation):
@@ -109,7 +113,7 @@ def form_of(config: Any) -> DecoderForm:
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=head_dim,
         inner=config.intermediate_size if llama or family == "gpt_neox" else config.n_inner or 4 * width,
-        positions=config.max_position_embeddings,
+        positions=_positions(config),
         rotary=_rotary(config, head_dim),
         norm="rms" if llama else "layer",
         epsilon=next(
@@ -129,9 +133,15 @@ _ACTIVATION_ALIASES = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new",
 # Fields of which only the usual value is supported.
 _REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
     "gpt2": {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
-    "qwen2": {"use_sliding_window": False},
-    "qwen3": {"use_sliding_window": False},
 }
+_LLAMA_LIKE = ("llama", "mistral", "phi3", "qwen2", "qwen3")
+
+
+def _positions(config: Any) -> int:
+    """Longest sequence: up to its sliding window a model attends to all tokens."""
+    longest: int = config.max_position_embeddings
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    return longest if window is None else min(longest, int(window))
 
 
 def _rotary(config: Any, head_dim: int) -> Rotary | None:
@@ -142,7 +152,7 @@ def _rotary(config: Any, head_dim: int) -> Rotary | None:
     rope = config.rope_parameters
     kind, scaling = rope.get("rope_type", "default"), None
     match kind:
-        case "default":
+        case "default" | "dynamic":  # dynamic: changes frequencies beyond `max_position_embeddings` only
             pass
         case "linear":
             scaling = RopeScaling(kind="linear", factor=rope["factor"])
@@ -154,9 +164,31 @@ def _rotary(config: Any, head_dim: int) -> Rotary | None:
                 high=rope["high_freq_factor"],
                 original=rope["original_max_position_embeddings"],
             )
+        case "yarn":
+            original = rope["original_max_position_embeddings"]
+            factor = rope.get("factor") or config.max_position_embeddings / original
+            scaling = RopeScaling(
+                kind="yarn",
+                factor=factor,
+                low=rope.get("beta_slow") or 1,
+                high=rope.get("beta_fast") or 32,
+                original=original,
+                magnitude=_yarn_magnitude(rope, factor),
+                whole=rope.get("truncate", True),
+            )
         case _:
             raise InvalidArgument(
-                f"the model's configuration has rope_type '{kind}'; accepted: default, linear, llama3"
+                f"the model's configuration has rope_type '{kind}'; accepted: default, dynamic, linear, llama3, yarn"
             )
     dims = int(head_dim * rope.get("partial_rotary_factor", 1.0))
     return Rotary(dims=dims, theta=rope["rope_theta"], scaling=scaling)
+
+
+def _yarn_magnitude(rope: dict[str, Any], factor: float) -> float:
+    """Factor of queries and keys, 0.1 ln(factor) + 1 (YaRN, equation 22) unless the configuration has another one."""
+    if (given := rope.get("attention_factor")) is not None:
+        return float(given)
+    grown = math.log(factor) if factor > 1 else 0.0
+    if (part := rope.get("mscale")) and (whole := rope.get("mscale_all_dim")):
+        return float((0.1 * part * grown + 1) / (0.1 * whole * grown + 1))
+    return 0.1 * grown + 1

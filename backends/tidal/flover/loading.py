@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from tidal import device
 from tidal.flover.chat import load_chat_template
 from tidal.flover.engine.runners import SharedRunner
+from tidal.flover.engine.speculation import Speculation
 from tidal.flover.generation import Generation
 from tidal.flover.guided import GuidedGrammars, MaskWorker
 from tidal.flover.manifest import TOKENIZER_FILE, load_flover_manifest
 from tidal.flover.parameters import FloverParameters
-from tidal.flover.policies import FloverScheduler, ProfiledCosts
+from tidal.flover.policies import FloverScheduler, ProfiledCosts, SpeculationPolicy
 from tidal.flover.prompts import PromptReader
 from tidal.flover.request_parser import RequestParser
 from tidal.flover.runner import open_runner
@@ -65,6 +66,9 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
             shared,
             shuffle=parameters.shuffle,
             reuse_prefixes=parameters.reuse_prefixes,
+            speculation=Speculation(SpeculationPolicy(costs, share=parameters.prefill_share))
+            if parameters.speculation
+            else None,
             max_delay_s=parameters.part_wait_ms / 1e3,
         )
 

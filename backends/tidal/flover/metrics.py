@@ -49,6 +49,8 @@ class FloverMetrics(IntakeMetrics):
         self._hits = metrics.counter("prefix_hits_total", "Prompts that began with tokens held by a slot")
         self._reused = metrics.counter("prefix_tokens_total", "Prompt tokens taken from a slot instead of prefilled")
         self._tokens = metrics.counter("generated_tokens_total", "Tokens generated")
+        self._checked = metrics.counter("draft_tokens_total", "Drafted tokens that decode steps checked")
+        self._gained = metrics.counter("accepted_draft_tokens_total", "Tokens that drafts gained: beyond one per step")
         self._shuffles = metrics.counter("shuffles_total", "Decode steps preceded by moves of slots")
         self._moves = metrics.counter("moved_slots_total", "Slots moved")
         self._moved = metrics.counter("moved_bytes_total", "Bytes copied by moves of slots")
@@ -93,6 +95,12 @@ class FloverMetrics(IntakeMetrics):
         self._decode.observe(seconds)
         if since_last is not None:
             self._between.observe(since_last)
+
+    def drafted(self, checked: int, gained: int) -> None:
+        """Record the drafted tokens of a decode step, and the tokens generated besides one per generation."""
+        self._tokens.inc(gained)
+        self._checked.inc(checked)
+        self._gained.inc(gained)
 
     def shuffled(self, moves: int, moved_bytes: int) -> None:
         """Record moves of slots before a decode step."""

@@ -33,6 +33,11 @@ class FloverParameters(BaseModel):
         description="start a prompt from the tokens that a slot still holds of an earlier one, "
         "as a copy or in place, instead of prefilling them",
     )
+    speculation: bool = Field(
+        True,
+        description="check several tokens of a text in one step where its latest tokens occurred before, in the prompt "
+        "or the text, and that is measured to pay; it changes texts by rounding only",
+    )
     task_memory_mb: float = Field(2048.0, gt=0, le=1e7, description="largest size of tasks in memory, in MiB")
 
     @property

@@ -181,9 +181,9 @@ class FloverRunner:
         Only if `runs_mixed`, and for sequences of the base model.
 
         Args:
-            slots: Slots of the sequences to decode, [rows], perhaps none.
-            token_ids: Last token of each of them, [rows], see `decode`.
-            positions: Number of tokens held by each of them, [rows].
+            slots: Slots of the sequences to decode, [rows], perhaps none; several rows of a slot are consecutive.
+            token_ids: Last token of each of them, see `decode`, and the tokens that may follow it, [rows].
+            positions: Number of tokens held by each of them, and the positions behind, [rows].
             chunks: Chunks for other slots, one per slot.
 
         Returns:
@@ -194,7 +194,8 @@ class FloverRunner:
         ranges = [(chunk.slot, chunk.start, chunk.start + len(chunk.token_ids)) for chunk in chunks]
         row_positions = np.concatenate([positions, *(np.arange(start, end) for _, start, end in ranges)])
         self._check_position(int(row_positions.max()))
-        row_slots = np.concatenate([slots, np.repeat([chunk.slot for chunk in chunks], np.diff(ends))])
+        chunk_slots = np.array([chunk.slot for chunk in chunks], np.int64)
+        row_slots = np.concatenate([slots, np.repeat(chunk_slots, np.diff(ends))])
         last_rows = [int(end) - 1 for chunk, end in zip(chunks, ends[1:], strict=True) if chunk.last]
         attend = self.attended(int(positions.max())) if len(slots) else 0
         logits = self._model.mixed(

@@ -12,6 +12,7 @@ from typing import cast
 from tidal.errors import TidalError
 from tidal.flover.engine.engine import Engine
 from tidal.flover.engine.runners import SharedRunner
+from tidal.flover.engine.speculation import Speculation
 from tidal.flover.generation import Generation
 from tidal.flover.metrics import FloverMetrics
 from tidal.flover.policies import FloverScheduler
@@ -51,6 +52,7 @@ class FloverService:
         runner: Runner of the version, which the service takes over.
         shuffle: Whether running slots are kept contiguous.
         reuse_prefixes: Whether prompts start from what a slot holds of them.
+        speculation: Drafts of running generations; owned by the service from now on. None: no drafts.
         max_delay_s: Longest time in seconds that a token is delayed to be sent with later ones.
 
     Raises:
@@ -60,7 +62,7 @@ class FloverService:
     def __init__(
         self, context: ServiceContext, parser: RequestParser, library: FloverLibrary,
         scheduler: FloverScheduler[Generation], runner: SharedRunner, *, shuffle: bool, reuse_prefixes: bool,
-        max_delay_s: float,
+        speculation: Speculation | None, max_delay_s: float,
     ) -> None:  # fmt: skip
         context.check_outputs(OUTPUTS)
         self._parser = parser
@@ -71,8 +73,9 @@ class FloverService:
         metrics = FloverMetrics(context.metrics)
         self._responder = Responder(max_delay_s)
         self._engine = Engine(
-            scheduler, runner, self._responder, metrics, context.log, shuffle=shuffle, reuse_prefixes=reuse_prefixes
-        )
+            scheduler, runner, self._responder, metrics, context.log, shuffle=shuffle, reuse_prefixes=reuse_prefixes,
+            speculation=speculation,
+        )  # fmt: skip
         self._engine_thread = context.start_thread("runner", self._run)
         self._responder_thread = context.start_thread("responder", self._responder.run)
         self._masks_thread = context.start_thread("masks", parser.masks.run)

@@ -60,7 +60,7 @@ class OtasMetrics(IntakeMetrics):
         """Count queries that ended.
 
         Args:
-            outcome: How they ended.
+            outcome: Outcome of the queries.
             queries: Number of queries.
             utility: Utility of each of them.
         """

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
 from tidal.device import DeviceKind
 from tidal.errors import Unsupported
 from tidal.pets.engine.contract import PetsEngine, PetsPrecision
 from tidal.pets.profile import PetsProfile
 from tidal.pets.terms import TaskTerms
-
-PetsEngineKind = Literal["openvino", "torch", "tensorrt"]
+from tidal.registered import Registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,9 @@ class PetsEngineEntry:
         merges: Whether it opens copies of the encoder with a task merged into the weights.
         sparse: Whether it computes sparse differences.
         narrow: Whether it offers lanes with one thread each.
+        graph: Whether it reads the encoder as a graph of OpenVINO, instead of as weights.
+        attention: Whether it returns the attention that tokens receive.
+        hidden: Whether it returns the vectors of all tokens besides the pooled ones.
     """
 
     open: Callable[[Path, EngineOptions], PetsEngine]
@@ -55,6 +57,9 @@ class PetsEngineEntry:
     merges: bool = True
     sparse: bool = True
     narrow: bool = False
+    graph: bool = False
+    attention: bool = False
+    hidden: bool = True
 
 
 def open_pets_engine(
@@ -120,8 +125,11 @@ def _open_tensorrt(folder: Path, options: EngineOptions) -> PetsEngine:
 
 
 #: Every engine by its name in specs and manifests.
-PETS_ENGINES: Mapping[PetsEngineKind, PetsEngineEntry] = {
-    "openvino": PetsEngineEntry(_open_openvino, precisions=("fp32", "bf16"), narrow=True),
+PETS_ENGINES: dict[str, PetsEngineEntry] = {
+    "openvino": PetsEngineEntry(_open_openvino, precisions=("fp32", "bf16"), narrow=True, graph=True, attention=True),
     "torch": PetsEngineEntry(_open_torch),
-    "tensorrt": PetsEngineEntry(_open_tensorrt, merges=False, sparse=False),
+    "tensorrt": PetsEngineEntry(_open_tensorrt, merges=False, sparse=False, hidden=False),
 }
+
+# Name of an engine of PetS.
+PetsEngineKind = Annotated[str, Registered(PETS_ENGINES)]

@@ -6,7 +6,7 @@ each of its tasks, where the task has n queries, the longest of l tokens (PetS Â
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -114,8 +114,9 @@ class PetsProfile(BaseModel):
         for name, grid in {**grids, "memory_bytes": self.memory_bytes}.items():
             if not _covers(grid, self.shared):
                 raise ValueError(
-                    f"{name} must cover what shared covers: lengths to {self.shared.max_length} and "
-                    f"batches to {self.shared.max_batch}"
+                    f"{name} must cover the lengths and batches of 'shared': "
+                    f"{_extent(self.shared.lengths, self.shared.batches, self.shared.median_ms)}, got "
+                    f"{_extent(grid.lengths, grid.batches, grid.values)}"
                 )
         unknown = sorted(set(self.operators) - set(self.terms_ms))
         if unknown:
@@ -210,6 +211,11 @@ class Tables:
             length: Length of the query in tokens.
         """
         return float(self.shared[length, 1] + self.terms[kind, length, 1])
+
+
+def _extent(lengths: Sequence[int], batches: Sequence[int], values: Sequence[Sequence[float]]) -> str:
+    """Describe the largest batch at each length of a table."""
+    return ", ".join(f"{batches[len(row) - 1]} of {length} tokens" for length, row in zip(lengths, values, strict=True))
 
 
 def _covers(grid: Grid, shared: LatencyProfile) -> bool:

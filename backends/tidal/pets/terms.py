@@ -112,7 +112,7 @@ class Head:
 
     @cached_property
     def answering(self) -> TaskHead:
-        """What turns the head's outputs into answers."""
+        """Converter of the head's outputs to answers."""
         return task_entry(self.task).open_head(self.settings, self.labels)
 
 

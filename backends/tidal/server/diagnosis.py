@@ -240,7 +240,7 @@ def _servers_and_ports() -> Iterator[DoctorCheck]:
         elif port in own:
             yield DoctorCheck(f"port {port}", "note", "used by a running server of yours")
         else:
-            found = f"taken by {holder_of(port) or 'another process'}"
+            found = f"in use by {holder_of(port) or 'another process'}"
             yield DoctorCheck(f"port {port}", "warning", found, f"tidal serve --{name}-port 0 uses a free one")
 
 

@@ -11,10 +11,10 @@ class DoctorCheck:
     """The result of one check.
 
     Attributes:
-        name: What was checked.
+        name: Name of the check.
         verdict: `bad` prevents serving, `warning` may disturb it, `note` is for information.
-        found: What was found.
-        advice: What to do; may be empty.
+        found: Result of the check.
+        advice: Recommended action; may be empty.
     """
 
     name: str

@@ -147,7 +147,7 @@ def _check(host: str, name: str, port: int) -> None:
             raise InvalidArgument(f"--host {host} --{name}-port {port}: {error.strerror}") from None
         holder = holder_of(port)
         raise Unavailable(
-            f"{name} port {port} is taken{f' by {holder}' if holder else ''}: "
+            f"{name} port {port} is in use{f' by {holder}' if holder else ''}: "
             f"choose another with --{name}-port, or 0 for a free one"
         ) from None
 

@@ -88,7 +88,7 @@ class GatewayProcess:
         return self._launch.log
 
     def stop(self, now: threading.Event) -> None:
-        """Stop it: let it answer requests in flight, and kill it where it does not end in time.
+        """Stop it: drain requests in flight, then kill it after the timeout.
 
         Args:
             now: Event that kills it at once.

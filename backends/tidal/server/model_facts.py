@@ -9,7 +9,6 @@ from pathlib import Path
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import TidalError
 from tidal.manifest import Published
-from tidal.otas.manifest import OtasManifest
 from tidal.repository.config import instance_count
 from tidal.server.active_config import active_config
 from tidal.server.control import ModelState
@@ -72,7 +71,7 @@ def _facts(graph: ModelGraph, name: str, index: Sequence[ModelState] | None) -> 
         instances=instances,
         engine=manifest.engine if isinstance(manifest, Published) else None,
         precision=manifest.precision if isinstance(manifest, Published) else None,
-        max_length=None if manifest is None or isinstance(manifest, OtasManifest) else manifest.max_length,
+        max_length=getattr(manifest, "max_length", None),  # not every kind has one
         built=manifest.created if manifest else None,
     )
 

@@ -109,7 +109,7 @@ class ServerProcess:
         return failed
 
     def end(self, now: threading.Event) -> bool:
-        """Stop the server: let it finish requests in flight, kill it where it does not end in time, and clean up.
+        """Stop it: drain requests in flight, then kill it after the timeout.
 
         Args:
             now: Event that kills it at once.

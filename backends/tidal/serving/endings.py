@@ -48,7 +48,7 @@ def deadline_passed(latency_ms: float | None, before: str) -> Unavailable:
 
 def model_stops() -> Unavailable:
     """Return the error for a request that arrives while its model is being unloaded."""
-    return Unavailable("the model stops serving here; send the request again")
+    return Unavailable("the model is being unloaded; send the request again")
 
 
 def failure(error: Exception, what: str) -> TidalError:

@@ -90,8 +90,10 @@ class LanePolicy:
     def __init__(self, wide: int = 1, narrow: int = 0) -> None:
         self.wide = LaneMode(range(wide))
         self.narrow = LaneMode(range(wide, wide + narrow)) if narrow else None
+        self._most = max(wide, narrow)
         self._mode: LaneMode | None = None  # of the running lanes; None: all are idle
         self._running: dict[int, int] = {}  # lane to number of queries
+        self._queries = 0  # that run
         self._lone: set[int] = set()  # lanes whose batch was started while queries were lone
         self._cold: set[int] = set()  # lanes whose batch is not measured
         self._draining = False  # whether no batch may start until all lanes are idle
@@ -103,7 +105,7 @@ class LanePolicy:
     @property
     def max_concurrency(self) -> int:
         """Maximum number of concurrent batches."""
-        return max(len(mode.lanes) for mode in (self.wide, self.narrow) if mode is not None)
+        return self._most
 
     @property
     def busy(self) -> int:
@@ -119,7 +121,7 @@ class LanePolicy:
 
     def note_arrival(self, waiting: int) -> None:
         """Record a query that arrives while `waiting` others wait."""
-        found = min(waiting + sum(self._running.values()), _QUEUED_PER_LANE * self.max_concurrency)
+        found = min(waiting + self._queries, _QUEUED_PER_LANE * self._most)
         self._mean_queued += (found - self._mean_queued) * _QUEUED_WEIGHT
 
     def pace(self, mode: LaneMode) -> float:
@@ -166,6 +168,7 @@ class LanePolicy:
         """Start a batch of a number of queries in the selected mode, and return its lane."""
         lane = next(index for index in mode.lanes if index not in self._running)
         self._running[lane] = queries
+        self._queries += queries
         if self._is_lone:
             self._lone.add(lane)
         self._mode = mode
@@ -185,7 +188,7 @@ class LanePolicy:
             predicted_s: Predicted seconds of the batch, without the mode's pace.
             took_s: Measured seconds; None if not all of the batch ran.
         """
-        self._running.pop(lane, None)
+        self._queries -= self._running.pop(lane, 0)
         cold, lone = lane in self._cold, lane in self._lone
         self._cold.discard(lane)
         self._lone.discard(lane)

@@ -19,7 +19,7 @@ from tidal.tabi.levels import TaskLevels
 from tidal.tabi.local import LocalCall, LocalLevels
 from tidal.tabi.manifest import TabiManifest
 from tidal.tabi.queues import CallTimer, LevelQueue
-from tidal.tabi.routing import Router
+from tidal.tabi.router import Router
 from tidal.tracing.current import spans_within
 
 # Lost workers, over all levels, that are replaced: their calls never end.

@@ -10,7 +10,7 @@ import numpy as np
 from tidal.errors import InvalidArgument
 from tidal.requests import Array, PendingRequest
 from tidal.tabi.manifest import Candidate, CascadeTask, TabiManifest
-from tidal.tabi.route import Route, ensembles
+from tidal.tabi.query_route import Route, ensembles
 from tidal.tabi.tokenization import QueryTexts
 from tidal.text.words import EncodedWords
 

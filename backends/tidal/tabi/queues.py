@@ -94,7 +94,7 @@ class LevelQueue:
             return True
 
     def close(self) -> list[threading.Thread]:
-        """Let the workers end once the queue is empty; return their threads."""
+        """Close the queue: workers exit when it is empty. Return their threads."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

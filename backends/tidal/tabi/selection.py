@@ -216,10 +216,11 @@ def _check_rows(candidates: Sequence[Candidate], loss: float) -> None:
     found, accepted = first.loss, math.ceil(first.loss.upper * 1e4) / 1e4
     differs = "" if found.discordant is None else f"only one of the two is right on {found.discordant:.1%} of them, "
     raise InvalidArgument(
-        f"accuracy_loss is {loss:g}, which the {found.queries} queries of the selection part cannot show; accepted is "
-        f"{accepted:.4f} or more. '{first.name}' is the safest candidate that is faster than the most accurate level: "
-        f"{differs}it loses {found.measured:.4f} on them and, with 95 % confidence, at most {found.upper:.4f} on new "
-        f"ones. Give about {math.ceil(needed)} queries to the selection part, or set an accuracy_loss that is accepted"
+        f"accuracy_loss is {loss:g}, which the {found.queries} queries of the selection part cannot verify; accepted "
+        f"is {accepted:.4f} or more. '{first.name}' is the safest candidate that is faster than the most accurate "
+        f"level: {differs}it loses {found.measured:.4f} on them and, with 95 % confidence, at most {found.upper:.4f} "
+        f"on new ones. Give about {math.ceil(needed)} queries to the selection part, or set an accuracy_loss that is "
+        "accepted"
     )
 
 

@@ -19,7 +19,7 @@ from tidal.tabi.jobs import CascadeJob, LevelCall, ReplyBuilder
 from tidal.tabi.manifest import TabiManifest
 from tidal.tabi.metrics import TabiMetrics
 from tidal.tabi.parameters import TabiParameters
-from tidal.tabi.routing import ANSWER_S, NextStage, Router
+from tidal.tabi.router import ANSWER_S, NextStage, Router
 from tidal.tabi.tokenization import LevelTokenizers
 
 

@@ -15,12 +15,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Generic
 
-from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
+from tidal.errors import Internal, InvalidArgument, TidalError
+from tidal.serving.endings import model_stops
 from tidal.tasks.folder import Stamp
 from tidal.tasks.lease import CacheState, Entry, Handle, Lease, Task
 from tidal.tasks.names import unknown_task
-
-_UNLOADING = "the model is being unloaded"
 
 
 class TaskCache(Generic[Task, Handle]):
@@ -104,7 +103,7 @@ class TaskCache(Generic[Task, Handle]):
             raise unknown_task(name, known)  # slow, so outside the lock
         with self._changed:
             if self._closed:
-                raise Unavailable(_UNLOADING)
+                raise model_stops()
             stamp = self._known.get(name, known[name])
             entry = self._entries.pop(name, None)
             if entry is None:
@@ -157,7 +156,7 @@ class TaskCache(Generic[Task, Handle]):
         reserved = False
         try:
             if self._closed:
-                raise Unavailable(_UNLOADING)
+                raise model_stops()
             task = self._read(entry.name)
             self._reserve(entry, task.bytes)
             reserved = True
@@ -226,7 +225,7 @@ class TaskCache(Generic[Task, Handle]):
             with self._changed:
                 if self._closed:
                     self._load_queue.remove(entry)
-                    raise Unavailable(_UNLOADING)
+                    raise model_stops()
                 if self._load_queue[0] is entry:
                     if self._used + size <= self._budget:
                         self._load_queue.popleft()

@@ -86,7 +86,7 @@ class AnswerList:
         Args:
             index: Index of the request in its call; each has one answer.
             answer: Triton's response.
-            ending: What has to be recorded when the list is returned; None for nothing.
+            ending: Ending to record when the list is returned; None for nothing.
         """
         with self._lock:
             if not self._open:
@@ -149,7 +149,7 @@ class AnswerSlot:
 
         Args:
             response: Triton's response.
-            ending: What has to be recorded when the list is returned; None for nothing.
+            ending: Ending to record when the list is returned; None for nothing.
         """
         return self._answers is not None and self._answers.put(self._index, response, ending)
 

@@ -14,6 +14,7 @@ from tidal.errors import Internal, TidalError, Unavailable
 from tidal.requests import PendingRequest
 from tidal.service import Service, ServiceContext
 from tidal.serving.backoff import backoff_s
+from tidal.serving.endings import model_stops
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 10.0
@@ -115,7 +116,7 @@ class ServiceKeeper:
 
     def _absent(self) -> TidalError:
         if self._ending.is_set():
-            return Unavailable("the model is being unloaded; send the request again")
+            return model_stops()
         return Unavailable(f"the model is restarting after a failure ({self._cause}); try again")
 
     def _start_service(self, run: _ServiceRun) -> None:

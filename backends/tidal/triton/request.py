@@ -194,10 +194,12 @@ class TritonRequest:
     def _response(self, outputs: Mapping[str, Array], wanted: frozenset[str], *, shared: bool = False) -> Any:
         """Return a response; only an answer of the list of a call may share tensors with others."""
         types, rows = self._hooks.types, self.rows if self._batched else None
-        with contextlib.suppress(Exception):  # the loop below says which output is wrong
+        try:
             found = self._hooks.tensors.all(outputs, wanted, types, rows, shared=shared)
             if found is not None:
                 return pb_utils.InferenceResponse(output_tensors=found)
+        except Exception:  # the loop below says which output is wrong; contextlib.suppress takes 0.7 µs
+            pass
         tensor = self._hooks.tensors.get if shared else pb_utils.Tensor
         tensors = []
         for name in wanted:

@@ -33,7 +33,7 @@ _MAX_REQUIRED = 1000
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What was done with one version.
+    """Result of fetching one version.
 
     Attributes:
         model: Name of the model.

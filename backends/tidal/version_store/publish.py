@@ -15,10 +15,10 @@ from typing import Literal
 from pydantic import ValidationError
 
 from tidal.catalog.graph import ModelGraph
-from tidal.catalog.manifests import AnyManifest, load_published
+from tidal.catalog.manifests import load_published
 from tidal.engines.entries import engine_entry
 from tidal.errors import InvalidArgument, NotFound, did_you_mean
-from tidal.manifest import MANIFEST_FILE, Published
+from tidal.manifest import MANIFEST_FILE, Published, Version
 from tidal.repository.config import CONFIG_FILE
 from tidal.tabi.manifest import TabiManifest
 from tidal.tasks.folder import tasks_folder
@@ -185,21 +185,21 @@ def _describe(graph: ModelGraph, model: str, version: int, report: Report) -> St
         raise InvalidArgument(f"{folder} cannot be published: {error.errors()[0]['msg']}") from None
 
 
-def _check(manifest: AnyManifest, files: Sequence[StoredFile], folder: Path) -> None:
+def _check(manifest: Version, files: Sequence[StoredFile], folder: Path) -> None:
     """Refuse a version whose files differ from its own manifest."""
     found = {each.path: (each.bytes, each.sha256) for each in files}
     if any(found.get(each.path) != (each.bytes, each.sha256) for each in manifest.files):
         manifest.check_files(folder)
 
 
-def _binding(manifest: AnyManifest | None) -> Binding | None:
+def _binding(manifest: Version | None) -> Binding | None:
     if not isinstance(manifest, Published):
         return None
     library = manifest.libraries.get(engine_entry(manifest.engine).distribution)
     return Binding(device=manifest.device, engine=manifest.engine, library=library)
 
 
-def _tasks(graph: ModelGraph, manifest: AnyManifest | None) -> Iterator[StoredTask]:
+def _tasks(graph: ModelGraph, manifest: Version | None) -> Iterator[StoredTask]:
     """Tasks of shared encoders that are levels of a cascade."""
     levels = manifest.levels if isinstance(manifest, TabiManifest) else ()
     for model, task in sorted({(level.model, level.task) for level in levels if level.task is not None}):

@@ -184,7 +184,7 @@ class VersionStore:
 
         Args:
             file: Size and hash of the content.
-            name: What it is, for errors.
+            name: Description for error messages.
             target: Path to write.
             advance: Called with the number of bytes that were read since.
 

@@ -17,7 +17,7 @@ from tidal.server.child import RunningServer
 from tidal_client.load import Times, run_load, summarise
 from tidal_client.load.grpc_sender import GrpcSender
 from tidal_client.load.sender import Finish, RequestSender
-from tidal_client.transports import Address
+from tidal_client.transports.addresses import Address
 
 _OUTPUTS = ("label", "gamma")
 _TIMEOUT_S = 60.0

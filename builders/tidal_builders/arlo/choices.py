@@ -77,7 +77,7 @@ class LadderChoice(BaseModel):
 def mean_latencies(
     candidates: Mapping[Name, Opened], facts: Facts, distribution: LengthDistribution, progress: Progress
 ) -> dict[Name, float]:
-    """Mean latency of a single query over the lengths that come.
+    """Mean latency of a single query over the expected lengths.
 
     One length is drawn from each twelfth of the distribution: at the lengths of the runtimes themselves, static shapes
     would look better than they are.
@@ -111,7 +111,7 @@ def candidate_ladders(
 ) -> Ladders:
     """The ladders of each form that the spec allows: with its lengths, or those with the least mean latency.
 
-    The mean is over the lengths that come; see `optimal_lengths` (Arlo, Section 3.3) and `static_part`.
+    The mean is over the expected lengths; see `optimal_lengths` (Arlo, Section 3.3) and `static_part`.
     """
     form: Form | Literal["auto"] = "static" if spec.placement == "partitioned" else spec.form
     if spec.lengths != "auto":

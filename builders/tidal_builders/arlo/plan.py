@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.engines import choose_device, engine_entry
+from tidal.errors import InvalidArgument
 from tidal.repository.entries import ModelEntry
 from tidal_builders.arlo.learned_lengths import LEARNED_FILE
 from tidal_builders.arlo.runtimes import missing_runtimes
@@ -14,6 +15,7 @@ from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.arlo.workers import default_workers
 from tidal_builders.encoder_tasks.detect import choose_task
 from tidal_builders.encoder_tasks.entries import BUILD_TASKS
+from tidal_builders.encoder_tasks.sentence_files import served_prompts
 from tidal_builders.fingerprint import code_hash, source_folder
 from tidal_builders.planning import BuildPlan, compare, ingredients, text_file, text_ingredient
 
@@ -50,11 +52,13 @@ def plan_arlo(spec: ArloSpec, repository: Path, base: Path) -> ArloPlan:
         base: Folder that relative paths of the spec start from.
 
     Raises:
-        InvalidArgument: The source model or a file of texts does not exist, or the task is not served or not clear.
+        InvalidArgument: The source model or a file of texts does not exist, the task is not served or not clear, a
+            field is for another task, or the default prompt is unknown.
         Unsupported: The engine's library is not installed, or this machine has no GPU.
     """
     source = source_folder(spec.model, spec.revision, base)
     task = choose_task(source, spec.task, spec.kind)
+    _check_prompts(spec, task, source)
     samples = text_file("samples", spec.samples, base)
     like = spec.lengths_like
     lengths_like = text_file("lengths_like", like, base) if isinstance(like, Path) else None
@@ -78,6 +82,17 @@ def plan_arlo(spec: ArloSpec, repository: Path, base: Path) -> ArloPlan:
         lengths_like=lengths_like,
         learned=known,
     )
+
+
+def _check_prompts(spec: ArloSpec, task: str, source: Path) -> None:
+    """Check the fields of the spec that are for embeddings alone."""
+    for name in ("prompts", "default_prompt", "similarity"):
+        if task != "embedding" and getattr(spec, name) is not None:
+            raise InvalidArgument(
+                f"field '{name}' is for task embedding, and this model is built for {task}; remove it"
+            )
+    if spec.default_prompt is not None:
+        served_prompts(source, spec.prompts, spec.default_prompt)
 
 
 def arlo_ingredients(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
@@ -12,7 +13,11 @@ from tidal.arlo.parameters import SLO_LATENCIES
 from tidal.engines import EngineKind, PlanOptions
 from tidal_builders.arlo.runtime_lengths import MAX_RUNTIMES
 from tidal_builders.spec import check_plan_options
-from tidal_builders.tolerances import DEFAULT_TOLERANCE, LEAST_AGREEMENT
+from tidal_builders.tolerances import DEFAULT_TOLERANCE, LEAST_AGREEMENT, VECTOR_AGREEMENT, VECTOR_TOLERANCE
+
+
+def _by_precision(values: Mapping[str, float], form: str = "g") -> str:
+    return ", ".join(f"{value:{form}} for {name}" for name, value in values.items())
 
 
 class TensorRtOptions(PlanOptions):
@@ -39,23 +44,23 @@ class RuntimeOptions(BaseModel):
     tolerance: float | None = Field(
         None,
         gt=0,
-        description="maximum difference of any logit from the source model; default: "
-        + ", ".join(f"{value:g} for {name}" for name, value in DEFAULT_TOLERANCE.items())
-        + " (in addition, a minimum share of the samples must keep their label: "
-        + ", ".join(f"{value:.0%} for {name}" for name, value in LEAST_AGREEMENT.items())
-        + ")",
+        description="maximum difference of any logit from the source model, or of 1 - cosine for embeddings; "
+        f"default: {_by_precision(DEFAULT_TOLERANCE)}; for embeddings {_by_precision(VECTOR_TOLERANCE)} (in addition, "
+        f"a minimum share of the samples must keep their label: {_by_precision(LEAST_AGREEMENT, '.0%')}; of "
+        "embeddings, a minimum rank correlation of the similarities: "
+        f"{_by_precision(VECTOR_AGREEMENT)})",
     )
     lengths: tuple[int, ...] | Literal["auto"] = Field(
         "auto",
         description="input lengths of the runtimes in tokens, ascending; the last is the longest input; auto: up to "
-        f"{MAX_RUNTIMES} with the least mean latency, measured over a fine grid of lengths, for the lengths that come",
+        f"{MAX_RUNTIMES} with the least mean latency, measured over a fine grid of lengths, for the expected lengths",
     )
     lengths_like: Literal["short", "even"] | Path | None = Field(
         None,
-        description="lengths that come, which auto chooses lengths, form and precision for; a text file, one text per "
-        "line, relative to the spec file: those of its texts; short: those of short messages, 24 tokens in the median; "
-        "even: all equally often; default: those that `tidal build --relearn` has read from a server, else those of "
-        "the texts of samples, or short without them",
+        description="expected input lengths, for which auto chooses lengths, form and precision; a text file, one text "
+        "per line, relative to the spec file: those of its texts; short: those of short messages, 24 tokens in the "
+        "median; even: all equally often; default: those that `tidal build --relearn` has read from a server, else "
+        "those of the texts of samples, or short without them",
     )
     form: Literal["auto", "static", "dynamic"] = Field(
         "auto",
@@ -101,7 +106,7 @@ class RuntimeOptions(BaseModel):
 
     @property
     def chooses_by_length(self) -> bool:
-        """Whether the build chooses something by the lengths that come."""
+        """Whether the build chooses something by the expected lengths."""
         return "auto" in (self.lengths, self.form, self.precision)
 
     @property

@@ -19,6 +19,8 @@ from tidal.engine_model.manifest import MainOutput
 from tidal.errors import InvalidArgument
 from tidal_builders.encoder_tasks.entries import BUILD_TASKS
 from tidal_builders.encoder_tasks.prepared import Prepared, PrepareOptions
+from tidal_builders.foreign.files import read_json
+from tidal_builders.foreign.recognise import task_of_architecture
 from tidal_builders.quiet import quiet_transformers
 from tidal_builders.samples import Row
 
@@ -131,6 +133,7 @@ def load_source(folder: Path, task: str, options: PrepareOptions) -> Source:
             "because they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
         )
     build = BUILD_TASKS[task]
+    _check_code(folder)
     with quiet_transformers():
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, use_fast=True)
@@ -146,6 +149,8 @@ def load_source(folder: Path, task: str, options: PrepareOptions) -> Source:
         )
     if not getattr(tokenizer, "is_fast", False):
         raise InvalidArgument(f"field 'model': the tokenizer of {folder} has no fast version (tokenizer.json)")
+    if getattr(model.config, "use_cache", False):
+        model.config.use_cache = False  # decoders that embed would return keys and values, which cannot be exported
     prepared = build.load(folder, model.eval(), options)
     prepared.tail.eval()
     if prepared.lower_case:
@@ -155,6 +160,21 @@ def load_source(folder: Path, task: str, options: PrepareOptions) -> Source:
 
 
 _NO_LIMIT = 1 << 30
+
+
+def _check_code(folder: Path) -> None:
+    """Refuse a decoder that embeds by code of its own, which may attend in both directions.
+
+    Raises:
+        InvalidArgument: The folder has such code.
+    """
+    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    named = config.get("architectures") or [""]
+    if "auto_map" in config and task_of_architecture(str(named[0])) == "text_generation":
+        raise InvalidArgument(
+            f"field 'model': config.json of {folder} names code of its own for {named[0]} (auto_map), which is not "
+            "run; accepted are decoders whose classes are part of transformers"
+        )
 
 
 def _lower_case(tokenizer: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
@@ -35,6 +35,21 @@ class ArloSpec(RuntimeOptions, ModelSpec):
     )
     normalize: bool | None = Field(
         None, description="whether embeddings get a length of 1; default: what the model's modules.json says"
+    )
+    prompts: dict[Annotated[str, Field(min_length=1, max_length=256)], str] | None = Field(
+        None,
+        description="embedding: texts to put in front of a query's text, by the name that requests give; default: what "
+        "the model's config_sentence_transformers.json says",
+    )
+    default_prompt: str | None = Field(
+        None,
+        description="embedding: name of the prompt of requests that name none; default: what the model's "
+        "config_sentence_transformers.json says, if prompts has it",
+    )
+    similarity: Literal["cosine", "dot", "euclidean", "manhattan"] | None = Field(
+        None,
+        description="embedding: function that clients compare vectors by; default: what the model's "
+        "config_sentence_transformers.json says, or cosine",
     )
     outputs: tuple[Literal["logits", "attention_received"], ...] = Field(
         ("logits",),

@@ -90,6 +90,9 @@ class ArloStages:
             labels=spec.labels,
             pooling=spec.pooling,
             normalize=spec.normalize,
+            prompts=spec.prompts,
+            default_prompt=spec.default_prompt,
+            similarity=spec.similarity,
             max_answer_tokens=spec.max_answer_tokens,
             impossible_answers=spec.impossible_answers,
         )

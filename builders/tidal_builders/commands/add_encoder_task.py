@@ -30,8 +30,14 @@ def add_encoder_task(own: EncoderTasks, new: NewTask) -> TaskView:
     """
     base, tasks = load_base_layers(own.version), tasks_folder(own.model)
     if new.stored:
-        given = {"labels": new.labels, "task": new.task, "pooling": new.pooling}
-        new.refuse_for_stored(half=new.half, **{name: value is not None for name, value in given.items()})
+        given = {
+            "labels": new.labels,
+            "task": new.task,
+            "pooling": new.pooling,
+            "max_answer_tokens": new.max_answer_tokens,
+        }
+        flags = {"half": new.half, "impossible_answers": new.impossible_answers}
+        new.refuse_for_stored(**flags, **{name: value is not None for name, value in given.items()})
         return encoder_task_view(copy_task(tasks, new.name, new.source, base, replace=new.replace), base)
     check_free(tasks, new.name, replace=new.replace)
     with needs_extra("import a task"):
@@ -39,7 +45,16 @@ def add_encoder_task(own: EncoderTasks, new: NewTask) -> TaskView:
         from tidal_builders.pets.importing.imported import ImportBase, ImportOptions
         from tidal_builders.pets.importing.recognise import import_task
     options = ImportOptions(
-        new.labels, new.sparsity, new.data, new.base_model, new.force, new.min_agreement, new.task, new.pooling
+        labels=new.labels,
+        sparsity=new.sparsity,
+        data=new.data,
+        base_model=new.base_model,
+        force=new.force,
+        min_agreement=new.min_agreement,
+        task=new.task,
+        pooling=new.pooling,
+        impossible_answers=new.impossible_answers,
+        max_answer_tokens=new.max_answer_tokens,
     )
     manifest = _manifest(own.version)
     of_base = ImportBase(base, load_base_info(own.version))

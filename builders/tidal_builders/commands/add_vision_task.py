@@ -84,8 +84,8 @@ def train_vision_task(own: VisionTasks, training: TaskTraining) -> TaskView:
         TidalError: The images are refused.
     """
     with needs_extra("train a task"):
-        from tidal_builders.otas.training.settings import Settings
-    settings = Settings(epochs=training.epochs, batch=training.batch, rate=training.rate)
+        from tidal_builders.otas.training.settings import ImageTrainingSettings
+    settings = ImageTrainingSettings(epochs=training.epochs, batch=training.batch, rate=training.rate)
     with _registering(own, training.name, replace=training.replace) as registration:
         return vision_task_view(registration.by_training(training.data, training.labels, settings))
 

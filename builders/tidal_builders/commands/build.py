@@ -168,7 +168,7 @@ def build(
     tidal build intents.yaml --dry-run       # what would be built, and why
     tidal build intents.yaml --json | jq .   # for another program
     tidal build reviews.yaml --target-accuracy 0.93  # another target
-    tidal build intents.yaml --relearn intents       # for the lengths that come
+    tidal build intents.yaml --relearn intents       # for the lengths of received queries
     ```
 
     **Exit codes:**

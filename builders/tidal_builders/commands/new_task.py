@@ -32,6 +32,8 @@ class NewTask:
         min_agreement: Least agreement with the source model's outputs, if it is given.
         task: Task of encoders that the head answers, if it is given.
         pooling: How hidden states become an embedding, if it is given.
+        impossible_answers: Whether a question may have no answer in its context.
+        max_answer_tokens: Maximum number of tokens of an answer to a question, if it is given.
     """
 
     source: Path
@@ -46,6 +48,8 @@ class NewTask:
     min_agreement: float | None = None
     task: str | None = None
     pooling: str | None = None
+    impossible_answers: bool = False
+    max_answer_tokens: int | None = None
 
     @property
     def stored(self) -> bool:
@@ -62,7 +66,7 @@ class NewTask:
             InvalidArgument: One was given.
         """
         if any(options.values()):
-            names = " and ".join(f"--{name}" for name in options)
+            names = " and ".join(f"--{name.replace('_', '-')}" for name in options)
             raise InvalidArgument(f"{self.source} is a stored task, which is copied as it is: without {names}")
 
     def refuse_encoder_options(self, model: str) -> None:
@@ -74,10 +78,17 @@ class NewTask:
         Raises:
             InvalidArgument: One was given.
         """
-        if any(each is not None for each in (self.sparsity, self.min_agreement, self.task, self.pooling)):
-            raise InvalidArgument(
-                f"--sparsity, --min-agreement, --task and --pooling are for tasks of encoders, not of {model}"
-            )
+        given = {
+            "--sparsity": self.sparsity is not None,
+            "--min-agreement": self.min_agreement is not None,
+            "--task": self.task is not None,
+            "--pooling": self.pooling is not None,
+            "--impossible-answers": self.impossible_answers,
+            "--max-answer-tokens": self.max_answer_tokens is not None,
+        }
+        if any(given.values()):
+            *others, last = given
+            raise InvalidArgument(f"{', '.join(others)} and {last} are for tasks of encoders, not of {model}")
 
 
 @contextmanager

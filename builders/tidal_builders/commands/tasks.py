@@ -81,6 +81,17 @@ def add(
             "mean_sqrt_len_tokens). Default: as the files of sentence-transformers say."
         ),
     ] = None,
+    impossible_answers: Annotated[
+        bool,
+        typer.Option(
+            "--impossible-answers",
+            help="Tasks of question-answering: whether an empty answer, that the context has none, is an answer too.",
+        ),
+    ] = False,
+    max_answer_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="Tasks of question-answering: longest answer in tokens. Default: 15."),
+    ] = None,
     base_model: Annotated[
         Path | None,
         typer.Option(
@@ -146,6 +157,8 @@ def add(
             min_agreement=min_agreement,
             task=task,
             pooling=pooling,
+            impossible_answers=impossible_answers,
+            max_answer_tokens=max_answer_tokens,
         )
         if isinstance(own, VisionTasks):
             view = add_vision_task(own, new)

@@ -14,9 +14,9 @@ from tidal_builders.encoder_tasks.prepared import Prepared, PrepareOptions
 from tidal_builders.encoder_tasks.sentence_files import (
     SentenceModule,
     pooling_modes,
-    prompts,
     read_modules,
     read_options,
+    served_prompts,
     similarity,
     transformer_limits,
 )
@@ -85,7 +85,8 @@ def prepare_embedding(folder: Path, model: Any, options: PrepareOptions) -> Prep
     """Prepare an encoder, with the modules of sentence-transformers if the folder has them.
 
     Raises:
-        InvalidArgument: A module is not supported, or no file and no field of the spec says how to pool.
+        InvalidArgument: A module is not supported, no file and no field of the spec says how to pool, or the default
+            prompt is unknown.
     """
     modules = read_modules(folder)
     modes, layers, width = _modules(folder, modules, int(model.config.hidden_size))
@@ -103,14 +104,13 @@ def prepare_embedding(folder: Path, model: Any, options: PrepareOptions) -> Prep
     if options.normalize is not None:
         layers = [layer for layer in layers if not isinstance(layer, Normalize)]
         layers += [Normalize()] if options.normalize else []
-    found = read_options(folder)
-    texts, default = prompts(found)
+    texts, default = served_prompts(folder, options.prompts, options.default_prompt)
     longest, lower_case = transformer_limits(folder)
     settings = {
         "dimension": width,
         "pooling": list(modes),
         "normalized": bool(layers) and isinstance(layers[-1], Normalize),
-        "similarity": similarity(found),
+        "similarity": options.similarity or similarity(read_options(folder)),
         "prompts": texts,
         "default_prompt": default,
     }

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tidal.encoder_tasks.entities import LabelScheme, find_entities
 from tidal.engines import Precision
 from tidal_builders.encoder_tasks.masked_samples import MAX_MASKS
-from tidal_builders.tolerances import DEFAULT_TOLERANCE, LEAST_AGREEMENT
+from tidal_builders.tolerances import DEFAULT_TOLERANCE, LEAST_AGREEMENT, VECTOR_AGREEMENT, VECTOR_TOLERANCE
 
 # Longest answer in tokens that spans are compared by, as in transformers' pipeline.
 _LONGEST_ANSWER = 15
@@ -191,10 +191,10 @@ SCORES = Measure(
 VECTORS = Measure(
     error_name="largest 1 - cosine",
     error=cosine_error,
-    tolerance={"fp32": 1e-5, "fp16": 1e-4, "bf16": 2e-3, "int8": 3e-2},
+    tolerance=VECTOR_TOLERANCE,
     agreement_name="similarity_spearman",
     agreement=similarity_ranks,
-    least={"fp32": 0.9999, "fp16": 0.999, "bf16": 0.99, "int8": 0.97},
+    least=VECTOR_AGREEMENT,
     miss="the rank correlation of similarities with the source model's is {:.4f}; at least {:.4f} is accepted",
 )
 SPARSE = VECTORS

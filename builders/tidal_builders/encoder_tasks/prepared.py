@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ class PrepareOptions:
         labels: Names of the labels; None for the model's own.
         pooling: How token vectors become one; None for the model's own.
         normalize: Whether vectors get a length of 1; None for the model's own.
+        prompts: Texts in front of a query's text, by name; None for the model's own.
+        default_prompt: Name of the prompt of requests that name none; None for the model's own.
+        similarity: Function that compares two vectors; None for the model's own.
         max_answer_tokens: Maximum number of tokens of an answer to a question.
         impossible_answers: Whether a question may have no answer in its context.
     """
@@ -24,6 +28,9 @@ class PrepareOptions:
     labels: tuple[str, ...] | None = None
     pooling: str | None = None
     normalize: bool | None = None
+    prompts: Mapping[str, str] | None = None
+    default_prompt: str | None = None
+    similarity: str | None = None
     max_answer_tokens: int = 15
     impossible_answers: bool = False
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidal.errors import InvalidArgument
+from tidal.errors import InvalidArgument, did_you_mean
 from tidal_builders.foreign.files import read_json
 
 MODULES = "modules.json"
@@ -109,6 +110,29 @@ def prompts(options: dict[str, Any]) -> tuple[dict[str, str], str | None]:
     if default is not None and default not in named:
         raise InvalidArgument(f"{_OPTIONS} has default_prompt_name {default!r}; accepted are {', '.join(named)}")
     return dict(named), default
+
+
+def served_prompts(
+    folder: Path, given: Mapping[str, str] | None, default: str | None
+) -> tuple[dict[str, str], str | None]:
+    """Prompts by name, and the name of the default one: those of a spec, else the model's own.
+
+    Args:
+        folder: Folder of the model.
+        given: Prompts of the spec; None for the model's own.
+        default: Name of the default prompt in the spec; None for the model's own, if there is such a prompt.
+
+    Raises:
+        InvalidArgument: There is no prompt of this name, or the model's own prompts are not texts.
+    """
+    own, own_default = prompts(read_options(folder))
+    texts = own if given is None else dict(given)
+    if default is None:
+        return texts, own_default if own_default in texts else None
+    if default not in texts:
+        accepted = did_you_mean(default, texts) if texts else "there are no prompts; name some in field 'prompts'"
+        raise InvalidArgument(f"field 'default_prompt': unknown prompt '{default[:80]}': {accepted}")
+    return texts, default
 
 
 def similarity(options: dict[str, Any]) -> str:

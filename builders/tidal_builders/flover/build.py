@@ -17,6 +17,7 @@ from tidal.errors import InvalidArgument
 from tidal.flover.chat import CHAT_FILE, ChatTemplate
 from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import (
+    INTEGERS,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     FloverManifest,
@@ -106,7 +107,11 @@ class _FloverStages:
         """Precisions to try."""
         if self.spec.precision != "auto":
             return (self.spec.precision,)
-        return _AUTOMATIC if self.kernels is not None else _AUTOMATIC[:2]
+        if self.kernels is None:
+            return _AUTOMATIC[:2]
+        scheme = self._tensors("int4").scheme
+        # Integers of 4 bits are served as they are: converting them would lose what others gain.
+        return (*_AUTOMATIC, "int4") if scheme is not None and scheme.bits == INTEGERS["int4"] else _AUTOMATIC
 
     @cached_property
     def folder(self) -> Path:
@@ -235,9 +240,12 @@ class _FloverStages:
         facts, path = self.facts, folder / WEIGHTS_FILE
         path.parent.mkdir()
         write_weights(
-            SourceTensors(self.plan.source, facts.form.family), facts.form, path, precision, self.spec.group_size,
+            self._tensors(precision), facts.form, path, precision, self.spec.group_size,
             tied=facts.tied, progress=partial(self.progress, f"convert to {precision}"),
         )  # fmt: skip
+
+    def _tensors(self, precision: FloverPrecision) -> SourceTensors:
+        return SourceTensors(self.plan.source, self.facts.form.family, INTEGERS.get(precision))
 
     def _verify(self, precision: FloverPrecision) -> GenerationVerification:
         return verify(
@@ -290,7 +298,7 @@ class _FloverStages:
             memory_bytes=self.memory_bytes(precision),
             threads=self.plan.threads,
             kernels=self.kernels,
-            group_size=self.spec.group_size if precision == "int4" else None,
+            group_size=(self._tensors(precision).kept_group or self.spec.group_size) if precision == "int4" else None,
             verification=self.verified(precision),
             text=self.verified_on_text(precision),
             trials=self.trials(),

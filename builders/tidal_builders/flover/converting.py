@@ -13,26 +13,40 @@ from safetensors import safe_open
 
 from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import INTEGERS, FloverPrecision
-from tidal.flover.models.quantized import Quantized, quantize
+from tidal.flover.models.quantized import GROUP_SIZES, Quantized, quantize
 from tidal.flover.models.weights import DecoderWeights, Dense, converted_parts
 from tidal.flover.models.weights_file import WeightsWriter, named_tensors
+from tidal_builders.flover.quantized_checkpoints import QuantizationScheme, read_layer, scheme_of
+from tidal_builders.foreign.files import read_json
 from tidal_builders.timing import Progress
 
 _INDEX = "model.safetensors.index.json"
 # Prefix of names in `transformers`, which some checkpoints leave out.
 _PREFIXES = {"gpt2": "transformer.", "gptj": "transformer.", "gpt_neox": "gpt_neox."}
+# Families whose layers are joined without a permutation.
+_AS_THEY_ARE = ("llama", "mistral", "phi3", "qwen2", "qwen3")
 
 
-class SourceTensors(Mapping[str, torch.Tensor]):
+class SourceTensors(Mapping[str, Any]):
     """The tensors of a source model's files in float32, each read when it is requested.
+
+    Linear layers that the files store as integers are `Quantized` if they can be published as they are.
 
     Args:
         folder: Folder in Hugging Face format, with weights as safetensors.
         family: Family of the model.
+        bits: Number of bits of the integers to keep; None: all weights become floating-point numbers.
+
+    Raises:
+        InvalidArgument: The weights are quantised in a way that is not supported.
     """
 
-    def __init__(self, folder: Path, family: str) -> None:
+    def __init__(self, folder: Path, family: str, bits: int | None = None) -> None:
         self._prefix = _PREFIXES.get(family, "model.")
+        self._scheme = scheme_of(read_json(folder / "config.json").get("quantization_config"))
+        # GPT-2 has weights [inputs, outputs], and is joined with others only as floating-point numbers.
+        self._transposed = family == "gpt2"
+        self._bits = bits if family in _AS_THEY_ARE else None
         index = folder / _INDEX
         if index.is_file():
             files = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
@@ -43,22 +57,57 @@ class SourceTensors(Mapping[str, torch.Tensor]):
                 with safe_open(path, "pt") as file:
                     self._files |= dict.fromkeys(file.keys(), path)
 
-    def __getitem__(self, name: str) -> torch.Tensor:
-        stored = name if name in self._files else name.removeprefix(self._prefix)
-        if stored not in self._files:
+    @property
+    def scheme(self) -> QuantizationScheme | None:
+        """How the files store linear layers; None: as floating-point numbers."""
+        return self._scheme
+
+    @property
+    def kept_group(self) -> int | None:
+        """Number of inputs that share a scale in the integers that stay as they are; None if none stay."""
+        scheme = self._scheme
+        kept = scheme is not None and scheme.bits == self._bits and scheme.group in GROUP_SIZES
+        return scheme.group if scheme is not None and kept else None
+
+    def __getitem__(self, name: str) -> torch.Tensor | Quantized:
+        if self._scheme is not None and name.endswith(".weight"):
+            layer = read_layer(self._scheme, name.removesuffix(".weight"), self._stored)
+            if layer is not None:
+                kept = layer.quantized() if layer.bits == self._bits else None
+                if kept is not None:
+                    return kept
+                weight = layer.dequantized()
+                return weight.T if self._transposed else weight
+        tensor = self._stored(name)
+        if tensor is None:
             raise KeyError(name)
-        with safe_open(self._files[stored], "pt") as file:
-            tensor: torch.Tensor = file.get_tensor(stored)
         return tensor.float()
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and bool({name, name.removeprefix(self._prefix)} & self._files.keys())
+        if not isinstance(name, str):
+            return False
+        names = [name]
+        if self._scheme is not None and name.endswith(".weight"):
+            names.append(f"{name.removesuffix('weight')}{self._scheme.packed}")
+        return any(self._file_name(each) is not None for each in names)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._files)
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def _file_name(self, name: str) -> str | None:
+        """Name of a tensor in the files."""
+        return next((each for each in (name, name.removeprefix(self._prefix)) if each in self._files), None)
+
+    def _stored(self, name: str) -> torch.Tensor | None:
+        stored = self._file_name(name)
+        if stored is None:
+            return None
+        with safe_open(self._files[stored], "pt") as file:
+            tensor: torch.Tensor = file.get_tensor(stored)
+        return tensor
 
 
 def stored_as(part: Any, precision: FloverPrecision, group: int) -> Any:
@@ -107,7 +156,7 @@ def stored_head(head: Dense | None, tokens: torch.Tensor, precision: FloverPreci
 
 
 def write_weights(
-    state: Mapping[str, torch.Tensor], form: DecoderForm, path: Path, precision: FloverPrecision, group: int, *,
+    state: Mapping[str, Any], form: DecoderForm, path: Path, precision: FloverPrecision, group: int, *,
     tied: bool, progress: Progress = lambda _: None,
 ) -> None:  # fmt: skip
     """Write the weights of a decoder, with no more in memory than one layer, or the head, of the source.

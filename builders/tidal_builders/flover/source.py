@@ -13,7 +13,11 @@ from tidal.errors import InvalidArgument
 from tidal.flover.chat import ChatFormat
 from tidal.flover.form import DecoderForm, form_of
 from tidal.tasks.digests import base_digest, tensor_digest
+from tidal_builders.flover.converting import SourceTensors
 from tidal_builders.quiet import quiet_transformers
+
+# Names of tensors in files, where transformers calls them otherwise.
+_OLD_NAMES = {"lm_head.weight": "embed_out.weight"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +69,35 @@ def load_causal_lm(folder: Path) -> Any:
         folder: Folder in Hugging Face format.
 
     Raises:
-        InvalidArgument: Weights are missing.
+        InvalidArgument: Weights are missing, or quantised in a way that is not supported.
         OSError, ValueError, KeyError: Errors of transformers for a folder that it cannot load.
     """
     with quiet_transformers():
-        model, info = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True
-        )
-    if missing := sorted(info["missing_keys"]):
-        raise InvalidArgument(f"{folder} has no weights for {', '.join(missing[:4])}")
+        config = AutoConfig.from_pretrained(folder)
+        if getattr(config, "quantization_config", None):
+            model, missing = _dequantized(folder, config)
+        else:
+            model, info = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True
+            )
+            missing = info["missing_keys"]
+    if missing:
+        raise InvalidArgument(f"{folder} has no weights for {', '.join(sorted(missing)[:4])}")
     return model.eval()
+
+
+def _dequantized(folder: Path, config: Any) -> tuple[Any, list[str]]:
+    """The model of a checkpoint of integers, with the weights that they stand for, and the names of missing weights."""
+    tensors = SourceTensors(folder, config.model_type)
+    del config.quantization_config
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    names = {name: name if name in tensors else _OLD_NAMES.get(name, name) for name in model.state_dict()}
+    state = {name: tensors[stored] for name, stored in names.items() if stored in tensors}
+    missing = model.load_state_dict(state, strict=False).missing_keys
+    if config.tie_word_embeddings:
+        model.tie_weights()
+        missing = [name for name in missing if name != "lm_head.weight"]
+    return model, missing
 
 
 def load_decoder(folder: Path) -> DecoderSource:

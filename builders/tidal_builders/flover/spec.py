@@ -51,8 +51,9 @@ class FloverSpec(ModelSpec):
     kind: Literal["flover"]
     model: str = Field(
         min_length=1,
-        description="GPT-2, GPT-J, GPT-NeoX, Llama, Qwen2 or Qwen3 model: a Hugging Face id, or a folder in its "
-        "format: absolute, or relative to the spec file (begin it with ./ or ../ to get an error if it is missing)",
+        description="GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Phi-3, Qwen2 or Qwen3 model: a Hugging Face id, or a "
+        "folder in its format: absolute, or relative to the spec file (begin it with ./ or ../ to get an error if it "
+        "is missing)",
     )
     revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
     max_concurrency: int = Field(16, ge=1, le=1024, description="maximum number of concurrent generations (slots)")

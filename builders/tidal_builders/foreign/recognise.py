@@ -216,7 +216,7 @@ def _task(config: dict[str, Any], architecture: str, *, sentences: bool) -> tupl
     if task == "classification":
         return _classifier(config)
     kind = str(config.get("model_type"))
-    if sentences and task in ("encoder", "fill_mask", "unknown"):
+    if sentences and task in ("encoder", "fill_mask", "text_generation", "unknown"):
         return "embedding", "modules.json"
     if task == "encoder":
         if kind in _BARE:

@@ -17,7 +17,7 @@ from tidal.tasks.record import TENSORS_FILE
 from tidal.tensor_file import parse_tensors, read_bounded
 from tidal_builders.otas.training.accuracy import measure_accuracy
 from tidal_builders.otas.training.images import LABELS_FILE, LabelledImages, read_images, read_labels
-from tidal_builders.otas.training.settings import Settings
+from tidal_builders.otas.training.settings import ImageTrainingSettings
 from tidal_builders.otas.training.train import train_task
 from tidal_builders.otas.transformer import load_transformer
 from tidal_builders.otas.vit import read_vit
@@ -65,7 +65,7 @@ class TaskRegistration:
         parameters = parameters_of(parse_tensors(content, TENSORS_FILE), names, manifest)
         return self._add(manifest, parameters, read_images(data, names), OtasProvenance(source=str(source)))
 
-    def by_training(self, data: Path, labels: Sequence[str] | None, settings: Settings) -> OtasTask:
+    def by_training(self, data: Path, labels: Sequence[str] | None, settings: ImageTrainingSettings) -> OtasTask:
         """Train a task for every γ on most of the images, and measure its accuracies on the others.
 
         An interrupted training continues from its last checkpoint.

@@ -55,7 +55,7 @@ class VitConfig(Strict):
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
         if self.pool == "token" and not self.class_token:
-            raise ValueError("pooling by the class token needs one")
+            raise ValueError("pooling by class token requires a class token; this model has none")
         if any(size % patch for size, patch in zip(self.image.shape[1:], self.patch, strict=True)):
             raise ValueError(f"an image of {self.image.shape[1:]} pixels is not divisible by patches of {self.patch}")
         return self

@@ -9,7 +9,7 @@ import openvino as ov
 
 from tidal.pets.base import BaseInfo, make_base_layers
 from tidal.pets.engine.description import DESCRIPTION_FILE, GRAPH_FILE, WEIGHTS_FILE
-from tidal.pets.opening import PetsEngineKind
+from tidal.pets.opening import PETS_ENGINES, PetsEngineKind
 from tidal.pets.terms import BaseLayers
 from tidal.tensor_file import pack_tensors
 from tidal_builders.pets.encoder import Encoder, read_encoder
@@ -32,7 +32,7 @@ def export_encoder(
         folder: Folder that gets `encoder.json` and the weights: `encoder.xml` and `encoder.bin`, or
             `encoder.safetensors`.
         engine: Engine that will run the encoder; for TensorRT everything except the plan is written, see `dense`.
-        attention: Whether the graph returns the attention that tokens receive; with OpenVINO only.
+        attention: Whether the graph returns the attention that tokens receive; see `PetsEngineEntry.attention`.
 
     Returns:
         The layers that tasks may change, which `write_base_layers` publishes, and the content of `pets.json`.
@@ -44,12 +44,12 @@ def export_encoder(
     encoder = read_encoder(model)
     layers, info = base_layers(encoder)
     folder.mkdir(parents=True, exist_ok=True)
-    if engine != "openvino":
-        # A plan has pooled vectors as its only output.
-        weights, description = weights_of(encoder, layers.digest, hidden=engine != "tensorrt")
-        (folder / WEIGHTS_FILE).write_bytes(pack_tensors(weights))
-    else:
+    entry = PETS_ENGINES[engine]
+    if entry.graph:
         graph, description = build_graph(encoder, layers.digest, attention=attention)
         ov.save_model(graph, folder / GRAPH_FILE, compress_to_fp16=False)
+    else:
+        weights, description = weights_of(encoder, layers.digest, hidden=entry.hidden)
+        (folder / WEIGHTS_FILE).write_bytes(pack_tensors(weights))
     (folder / DESCRIPTION_FILE).write_text(description.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return layers, info

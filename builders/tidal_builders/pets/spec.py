@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
 from tidal.engines import PlanOptions
-from tidal.pets.opening import PetsEngineKind
+from tidal.pets.engine.contract import PetsPrecision
+from tidal.pets.opening import PETS_ENGINES, PetsEngineEntry, PetsEngineKind
 from tidal_builders.spec import ModelSpec, check_plan_options
 from tidal_builders.tolerances import DEFAULT_TOLERANCE
 
@@ -48,7 +50,7 @@ class PetsSpec(ModelSpec):
     device: Literal["auto", "cpu", "gpu"] = Field(
         "auto", description="device to run on; auto: a GPU if the engine supports it and this machine has one"
     )
-    precision: Literal["fp32", "bf16"] = Field(
+    precision: PetsPrecision = Field(
         "fp32", description="arithmetic of the shared products; bf16: engine openvino, on processors that support it"
     )
     threads: int | None = Field(None, ge=1, description="CPU threads; default: all cores")
@@ -77,10 +79,18 @@ class PetsSpec(ModelSpec):
     @model_validator(mode="after")
     def _fitting(self) -> Self:
         check_plan_options(self.engine, self.tensorrt)
-        if self.precision == "bf16" and self.engine != "openvino":
-            raise ValueError(f"fields 'engine' and 'precision': bf16 requires engine openvino, got {self.engine}")
-        if self.attention_received and self.engine != "openvino":
+        if self.precision not in PETS_ENGINES[self.engine].precisions:
+            accepted = _engines(lambda entry: self.precision in entry.precisions)
             raise ValueError(
-                f"fields 'engine' and 'attention_received': attention requires engine openvino, got {self.engine}"
+                f"fields 'engine' and 'precision': {self.precision} requires engine {accepted}, got {self.engine}"
+            )
+        if self.attention_received and not PETS_ENGINES[self.engine].attention:
+            accepted = _engines(lambda entry: entry.attention)
+            raise ValueError(
+                f"fields 'engine' and 'attention_received': attention requires engine {accepted}, got {self.engine}"
             )
         return self
+
+
+def _engines(accepts: Callable[[PetsEngineEntry], bool]) -> str:
+    return " or ".join(kind for kind, entry in PETS_ENGINES.items() if accepts(entry))

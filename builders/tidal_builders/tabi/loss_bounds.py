@@ -41,7 +41,7 @@ def approximate_loss_bound(loss: Callable[[Floats], float], groups: Groups) -> f
 
 
 def resampled_loss_bound(loss: Callable[[Floats], float], groups: Groups) -> float:
-    """Return the upper confidence bound of any loss, by a bootstrap in which the worst text comes once more.
+    """Return the upper confidence bound of any loss, by a bootstrap in which the worst text is drawn one extra time.
 
     Rare queries that are far off are fewer among the given ones than among new ones as often as they are more, and then
     the plain bootstrap is too low. The exact bound of a share (Clopper and Pearson, 1934) is about the quantile of a
@@ -65,7 +65,7 @@ def resampled_loss_bound(loss: Callable[[Floats], float], groups: Groups) -> flo
 
 
 def _worst(loss: Callable[[Floats], float], groups: Groups) -> int:
-    """Return the text that raises the loss most if it comes once more, of those in the sets that raise it most."""
+    """Return the text that raises the loss most if it is drawn one extra time, of the sets that raise it most."""
     influences, members = _influences(loss, groups, _SETS), _members(groups, _SETS)
     likely = np.isin(members, np.argsort(influences)[-_LIKELY_SETS:])
     texts = np.unique(groups[likely[groups]])

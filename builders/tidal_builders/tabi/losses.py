@@ -66,7 +66,7 @@ def compare_losses(
 
 
 def independent_queries(groups: Indices) -> float:
-    """Return how many queries of different texts tell as much as the given ones (Kish's effective sample size).
+    """Effective sample size (Kish) of queries that share texts.
 
     All queries of a text are in one part of the data, so its share there is as uncertain as that of one query.
 

@@ -89,7 +89,8 @@ def measure_serving(
     for level in levels:
         if level.version.task is None and load_arlo_manifest(level.version.folder).placement == "partitioned":
             raise ServingUnavailable(
-                f"level '{level.name}' is partitioned, and its runtimes are models of a running server"
+                f"level '{level.name}' is partitioned: its runtimes are models of a running server, which a build "
+                "cannot measure; build the level with 'placement: polymorphic' to measure it"
             )
     with TemporaryDirectory(prefix="tidal-build-") as folder:
         repository = Path(folder) / "repository"

@@ -13,7 +13,7 @@ from typing import Final, cast
 import numpy as np
 
 from tidal_client.bulk import output, state
-from tidal_client.bulk.state import Progress, Settings
+from tidal_client.bulk.state import BulkSettings, Progress
 from tidal_client.bulk.texts import TextFile
 from tidal_client.client import Client
 from tidal_client.encoder_results import EmbeddingType
@@ -58,7 +58,7 @@ class Paths:
 def embed_file(
     client: Client,
     texts: TextFile,
-    settings: Settings,
+    settings: BulkSettings,
     paths: Paths,
     *,
     concurrency: int,
@@ -141,7 +141,7 @@ class _Run:
     def __init__(
         self,
         client: Client,
-        settings: Settings,
+        settings: BulkSettings,
         paths: Paths,
         progress: Progress,
         array: Array | None,
@@ -180,7 +180,7 @@ class _Run:
             texts,
             prompt=settings.prompt,
             dtype=cast(EmbeddingType, settings.dtype),
-            **Options(dimensions=settings.dimensions),
+            **Options(dimensions=settings.dimensions, task=settings.task),
         )
         return found.array
 

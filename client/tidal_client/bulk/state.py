@@ -13,7 +13,7 @@ from tidal_client.errors import InvalidArgument
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class BulkSettings:
     """What determines the vectors of a run: a run continues with equal settings only."""
 
     #: Number of texts, and hash of their content.
@@ -24,6 +24,7 @@ class Settings:
     prompt: str | None
     dimensions: int | None
     dtype: str
+    task: str | None = None
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class Progress:
         return number < self.complete or number in self.ahead
 
 
-def load(path: Path, settings: Settings) -> Progress | None:
+def load(path: Path, settings: BulkSettings) -> Progress | None:
     """Return the progress of an interrupted run; None if there is none.
 
     Args:
@@ -78,7 +79,7 @@ def load(path: Path, settings: Settings) -> Progress | None:
     return progress
 
 
-def save(path: Path, settings: Settings, progress: Progress) -> None:
+def save(path: Path, settings: BulkSettings, progress: Progress) -> None:
     """Write the state so that after a crash either the old or the new one is there."""
     found = {
         "settings": asdict(settings),

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,23 +25,26 @@ class TextFile:
 
     Attributes:
         path: Path of the file.
-        read: Reads the texts from the beginning.
+        numbered: Reads the texts from the beginning, each with the number of its line or row from 1.
         unit: What has one text, for errors: ``line`` or ``row``.
-        first: Number of the first unit; 2 where a header precedes the texts.
     """
 
     path: Path
-    read: Callable[[], Iterator[str]]
+    numbered: Callable[[], Iterator[tuple[int, str]]]
     unit: str
-    first: int = 1
+
+    def read(self) -> Iterator[str]:
+        """Read the texts from the beginning."""
+        return (text for _, text in self.numbered())
 
     def name(self, index: int) -> str:
-        """Return how errors name a text.
+        """Return how errors name a text; reads the file up to it.
 
         Args:
             index: Index of the text, from 0.
         """
-        return f"{self.unit} {index + self.first}"
+        number, _ = next(islice(self.numbered(), index, None), (index + 1, ""))
+        return f"{self.unit} {number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ class Scan:
 
 
 def open_texts(path: Path, field: str | None = None) -> TextFile:
-    """Return the texts of a file; its suffix determines the format.
+    """Return the texts of a file; its suffix determines the format. Blank lines of JSON lines and CSV are no texts.
 
     Args:
         path: ``.jsonl`` or ``.ndjson``, ``.csv``, ``.tsv``, ``.parquet``, or any other file with one text per line.
@@ -106,10 +110,10 @@ def scan(texts: TextFile, progress: Callable[[int], None] | None = None) -> Scan
     return Scan(count, digest.hexdigest())
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
-            yield _decoded(path, number, line)
+            yield number, _decoded(path, number, line)
 
 
 def _decoded(path: Path, number: int, line: bytes) -> str:
@@ -122,8 +126,10 @@ def _decoded(path: Path, number: int, line: bytes) -> str:
     return text.removeprefix("\ufeff") if number == 1 else text
 
 
-def _json_lines(path: Path, field: str) -> Iterator[str]:
-    for number, line in enumerate(_lines(path), 1):
+def _json_lines(path: Path, field: str) -> Iterator[tuple[int, str]]:
+    for number, line in _lines(path):
+        if not line.strip():
+            continue
         try:
             record: Any = json.loads(line)
         except ValueError as error:
@@ -133,13 +139,13 @@ def _json_lines(path: Path, field: str) -> Iterator[str]:
         if not isinstance(record, dict) or field not in record:
             known = f"; its fields are {', '.join(map(str, record))}" if isinstance(record, dict) else ""
             raise InvalidArgument(f"{path}: line {number}: no field '{field}'{known}")
-        yield _checked(path, f"line {number}", field, record[field])
+        yield number, _checked(path, f"line {number}", field, record[field])
 
 
-def _csv_rows(path: Path, column: str, delimiter: str) -> Iterator[str]:
+def _csv_rows(path: Path, column: str, delimiter: str) -> Iterator[tuple[int, str]]:
     csv.field_size_limit(min(sys.maxsize, 1 << 30))
     with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.reader(file, delimiter=delimiter)
+        rows = filter(None, csv.reader(file, delimiter=delimiter))  # a blank line is a row without columns
         header = next(rows, [])
         if column not in header:
             raise InvalidArgument(f"{path}: no column '{column}'; its columns are {', '.join(header)}")
@@ -147,10 +153,10 @@ def _csv_rows(path: Path, column: str, delimiter: str) -> Iterator[str]:
         for number, row in enumerate(rows, 1):
             if index >= len(row):
                 raise InvalidArgument(f"{path}: row {number}: {len(row)} columns; expected {len(header)}")
-            yield row[index]
+            yield number, row[index]
 
 
-def _parquet_rows(path: Path, column: str) -> Iterator[str]:
+def _parquet_rows(path: Path, column: str) -> Iterator[tuple[int, str]]:
     import pyarrow.parquet as parquet
     from pyarrow.lib import ArrowInvalid
 
@@ -166,7 +172,7 @@ def _parquet_rows(path: Path, column: str) -> Iterator[str]:
         for batch in file.iter_batches(_PARQUET_ROWS, columns=[column]):
             for value in batch.column(0).to_pylist():
                 number += 1
-                yield _checked(path, f"row {number}", column, value)
+                yield number, _checked(path, f"row {number}", column, value)
 
 
 def _checked(path: Path, name: str, field: str, value: object) -> str:

@@ -18,7 +18,7 @@ from rich.progress import Progress as Bars
 from tidal_client import exit_codes
 from tidal_client.bulk.output import SUFFIXES
 from tidal_client.bulk.run import Paths, embed_file
-from tidal_client.bulk.state import Settings
+from tidal_client.bulk.state import BulkSettings
 from tidal_client.bulk.texts import Scan, TextFile, open_texts, scan
 from tidal_client.client import Client
 from tidal_client.commands.target import TargetServer, Url, choose_target
@@ -43,6 +43,7 @@ def embed(
         str | None, typer.Option("--field", "-f", help="Field or column with the text. Default: text.")
     ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Element type: float32, float16, int8 or binary.")] = "float32",
+    task: Annotated[str | None, typer.Option("--task", help="Name of the task.")] = None,
     prompt: Annotated[str | None, typer.Option("--prompt", help="Name of the model's prompt.")] = None,
     dimensions: Annotated[
         int | None, typer.Option("--dimensions", min=1, help="Number of dimensions to keep. Default: all.")
@@ -57,8 +58,9 @@ def embed(
 ) -> None:
     """Embed the texts of a file and write the vectors, one row per text, in the order of the file.
 
-    The whole file is read and checked before a text is sent. Texts of similar lengths share a request, and several
-    requests are in flight. A request that ends in UNAVAILABLE or loses its connection is sent again, up to 8 times.
+    The whole file is read and checked before a text is sent. Blank lines of JSON lines, CSV and TSV are skipped. Texts
+    of similar lengths share a request, and several requests are in flight. A request that ends in UNAVAILABLE or loses
+    its connection is sent again, up to 8 times.
 
     The vectors are written in place to `OUT.partial`, and every 2 s to `OUT.state.json` which of them are complete. The
     same command continues an interrupted or failed run and sends only the other texts. At the end the output gets its
@@ -87,16 +89,16 @@ def embed(
     done = 0
     with Client(server.urls, timeout_s=timeout, retries=LOAD_RETRIES) as client, _bars() as bars:
         found = _scan(texts, bars)
-        task = bars.add_task("embedding", total=found.texts)
+        bar = bars.add_task("embedding", total=found.texts)
 
         def report(count: int) -> None:
             nonlocal done
             done += count
-            bars.update(task, completed=done)
+            bars.update(bar, completed=done)
 
         try:
             versions = client.metadata(model).versions
-            settings = Settings(found.texts, found.digest, model, versions, prompt, dimensions, element)
+            settings = BulkSettings(found.texts, found.digest, model, versions, prompt, dimensions, element, task)
             shape = embed_file(client, texts, settings, Paths(out), concurrency=concurrency, report=report)
         except (RequestError, OSError, KeyboardInterrupt) as error:
             bars.stop()
@@ -105,9 +107,10 @@ def embed(
                 typer.echo(f"{done} of {found.texts} texts are written; the same command continues", err=True)
             raise typer.Exit(exit_codes.FAILED) from None
     seconds = time.perf_counter() - began
+    # The last byte of a binary vector is filled up.
+    width = shape[1] if element != "binary" else shape[1] * 8 if dimensions is None else dimensions
     typer.echo(
-        f"{out}: {shape[0]} texts, {shape[1] * (8 if element == 'binary' else 1)} dimensions, {element}, "
-        f"{decimal(out.stat().st_size)}, in {seconds:.1f} s"
+        f"{out}: {shape[0]} texts, {width} dimensions, {element}, {decimal(out.stat().st_size)}, in {seconds:.1f} s"
     )
 
 

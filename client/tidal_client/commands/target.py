@@ -10,7 +10,7 @@ import typer
 
 from tidal_client.errors import ConnectionFailed, InvalidArgument, RequestError
 from tidal_client.local_servers import choose_url, running_servers
-from tidal_client.transports import parse_urls
+from tidal_client.transports.addresses import parse_urls
 
 Url = Annotated[
     list[str] | None,

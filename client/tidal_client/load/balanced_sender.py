@@ -11,7 +11,7 @@ from tidal_client.balance import Balance, Sent
 from tidal_client.errors import RequestError
 from tidal_client.load.sender import Finish, RequestSender
 from tidal_client.retrying import RETRYABLE
-from tidal_client.transports import Address
+from tidal_client.transports.addresses import Address
 
 
 class BalancedSender:

@@ -18,7 +18,8 @@ from tidal_client.load.loop import Outcomes
 from tidal_client.options import Parameter
 from tidal_client.results import Array
 from tidal_client.retrying import attempts, stream_with_retries_async
-from tidal_client.transports import Address, AsyncTransport, connect_async
+from tidal_client.transports import AsyncTransport
+from tidal_client.transports.addresses import Address, connect_async
 
 
 def stream_request(model: str, inputs: Mapping[str, Array], parameters: Mapping[str, Parameter]) -> InferRequest:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tidal_client.codec import InferRequest
 from tidal_client.options import Parameter
 from tidal_client.results import Array
-from tidal_client.transports import Address
+from tidal_client.transports.addresses import Address
 from tidal_client.transports.http_messages import JSON_LENGTH, infer_body, model_path, request_bytes
 
 

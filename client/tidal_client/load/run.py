@@ -23,7 +23,7 @@ from tidal_client.load.result import Generations, LoadResult
 from tidal_client.load.retry_sender import RetrySender
 from tidal_client.load.sender import Finish, OpenSender, RequestSender
 from tidal_client.results import Array
-from tidal_client.transports import Address, parse_urls
+from tidal_client.transports.addresses import Address, parse_urls
 
 # Senders end every request within its timeout; the reserve covers a machine that was suspended.
 _RESERVE_S: Final = 10.0

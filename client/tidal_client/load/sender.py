@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidal_client.errors import RequestError
-from tidal_client.transports import Address
+from tidal_client.transports.addresses import Address
 
 #: Called once per request with its number and its error; None: it was answered.
 Finish = Callable[[int, RequestError | None], None]

@@ -114,7 +114,7 @@ class BalancedTransport:
         until: T | None = None,
         skip_out: bool = False,
     ) -> list[T | RequestError]:
-        """Ask one server after another, each within its share of the time left.
+        """Try the servers in turn, each within its share of the remaining time.
 
         Args:
             model: Model to ask for; None: the server as a whole.

@@ -12,7 +12,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """A whole answer.
 
     Attributes:
@@ -39,9 +39,9 @@ class EventStream:
     events: AsyncGenerator[bytes, None]
 
 
-def json_answer(document: Any, status: int = 200) -> Answer:
+def json_answer(document: Any, status: int = 200) -> HttpAnswer:
     """Return a JSON document, in which arrays of numpy may stand, as an answer."""
-    return Answer(dump(document), status)
+    return HttpAnswer(dump(document), status)
 
 
 def dump(document: Any) -> bytes:

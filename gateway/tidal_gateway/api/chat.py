@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 
 from tidal_client.options import Parameter
 from tidal_client.results import Array, Generated
-from tidal_gateway.api.answers import DONE, Answer, EventStream, dump, event, json_answer
+from tidal_gateway.api.answers import DONE, EventStream, HttpAnswer, dump, event, json_answer
 from tidal_gateway.api.completions import StreamOptions
 from tidal_gateway.api.generation import (
     NEUTRAL,
@@ -26,7 +26,7 @@ from tidal_gateway.api.generation import (
 )
 from tidal_gateway.api.logprobs import chat_logprobs, logprob_options
 from tidal_gateway.api.options import Body, passed_on, with_synonym
-from tidal_gateway.api.request import ApiRequest, Target
+from tidal_gateway.api.request import ApiRequest, ModelTarget
 from tidal_gateway.errors import invalid
 from tidal_gateway.tools.calls import CallParser, CallPart
 from tidal_gateway.tools.formats import ToolFormat
@@ -66,7 +66,7 @@ class ChatBody(Body):
     metadata: dict[str, Any] | None = Field(None, description="accepted for compatibility; has no effect")
 
 
-async def chat(request: ApiRequest) -> Answer | EventStream:
+async def chat(request: ApiRequest) -> HttpAnswer | EventStream:
     """Answer the last message of a chat."""
     body = request.parse(ChatBody)
     if body.stream_options is not None and not body.stream:
@@ -143,7 +143,7 @@ def _reason(reason: str | None, tools: ToolUse, parser: CallParser) -> str | Non
 
 async def _events(
     request: ApiRequest,
-    target: Target,
+    target: ModelTarget,
     calls: Sequence[PromptCall],
     head: Mapping[str, Any],
     tools: ToolUse | None,

@@ -15,11 +15,11 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 
 from tidal_client.options import Parameter
 from tidal_client.results import Array
-from tidal_gateway.api.answers import Answer, json_answer
+from tidal_gateway.api.answers import HttpAnswer, json_answer
 from tidal_gateway.api.inputs import bytes_column, text_column
 from tidal_gateway.api.options import Body, passed_on
 from tidal_gateway.api.ranking import descending
-from tidal_gateway.api.request import ApiRequest, Target
+from tidal_gateway.api.request import ApiRequest, ModelTarget
 from tidal_gateway.api.rows import infer_rows
 from tidal_gateway.errors import invalid
 from tidal_gateway.upstream.models import Use
@@ -70,7 +70,7 @@ FORM: Final = {
 }
 
 
-async def classify(request: ApiRequest) -> Answer:
+async def classify(request: ApiRequest) -> HttpAnswer:
     """Classify texts or images."""
     if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         return await _classify_form(request)
@@ -97,7 +97,7 @@ async def classify(request: ApiRequest) -> Answer:
 
 async def classify_texts(
     request: ApiRequest,
-    target: Target,
+    target: ModelTarget,
     texts: Sequence[str],
     pairs: Sequence[str] | None,
     field: str,
@@ -110,7 +110,7 @@ async def classify_texts(
     return await infer_rows(request, target, columns, _OUTPUTS, options)
 
 
-async def _classify_form(request: ApiRequest) -> Answer:
+async def _classify_form(request: ApiRequest) -> HttpAnswer:
     fields, files = await _read_form(request)
     model = fields.pop("model", None)
     if model is None:
@@ -133,14 +133,14 @@ def _top_k(value: Parameter | None) -> int | None:
 
 async def _answer_images(
     request: ApiRequest, model: str, images: Sequence[bytes], options: dict[str, Parameter], top_k: int | None
-) -> Answer:
+) -> HttpAnswer:
     target = await request.target(model, Use.IMAGE_CLASSIFICATION, options.get("task"))
     found = await infer_rows(request, target, {"image": bytes_column(images)}, _OUTPUTS, options)
     return await _answer(request, model, target, found, top_k)
 
 
 async def ranked_labels(
-    request: ApiRequest, target: Target, found: dict[str, Array], values: Array
+    request: ApiRequest, target: ModelTarget, found: dict[str, Array], values: Array
 ) -> list[list[tuple[str, float]]] | None:
     """Return the labels of each row with their values, the highest first; None if their names are not known.
 
@@ -164,8 +164,8 @@ async def ranked_labels(
 
 
 async def _answer(
-    request: ApiRequest, model: str, target: Target, found: dict[str, Array], top_k: int | None
-) -> Answer:
+    request: ApiRequest, model: str, target: ModelTarget, found: dict[str, Array], top_k: int | None
+) -> HttpAnswer:
     data: list[dict[str, Any]] = []
     ranked = None
     if top_k is not None:

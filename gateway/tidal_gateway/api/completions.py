@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from tidal_client.results import Array
-from tidal_gateway.api.answers import DONE, Answer, EventStream, dump, event, json_answer
+from tidal_gateway.api.answers import DONE, EventStream, HttpAnswer, dump, event, json_answer
 from tidal_gateway.api.generation import (
     NEUTRAL,
     PromptCall,
@@ -24,7 +24,7 @@ from tidal_gateway.api.generation import (
 from tidal_gateway.api.inputs import encode
 from tidal_gateway.api.logprobs import characters, completion_logprobs, logprob_options
 from tidal_gateway.api.options import Body, passed_on
-from tidal_gateway.api.request import ApiRequest, Target
+from tidal_gateway.api.request import ApiRequest, ModelTarget
 from tidal_gateway.errors import invalid
 from tidal_gateway.upstream.models import Use
 
@@ -57,7 +57,7 @@ class CompletionBody(Body):
     user: StrictStr | None = Field(None, description="accepted for compatibility; has no effect")
 
 
-async def completions(request: ApiRequest) -> Answer | EventStream:
+async def completions(request: ApiRequest) -> HttpAnswer | EventStream:
     """Generate text from prompts."""
     body = request.parse(CompletionBody)
     if body.stream_options is not None and not body.stream:
@@ -92,7 +92,7 @@ async def completions(request: ApiRequest) -> Answer | EventStream:
 
 
 async def _events(
-    request: ApiRequest, target: Target, calls: Sequence[PromptCall], head: Mapping[str, Any], include_usage: bool
+    request: ApiRequest, target: ModelTarget, calls: Sequence[PromptCall], head: Mapping[str, Any], include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
     tail: dict[str, Any] = {"usage": None} if include_usage else {}
     offsets: dict[int, int] = {}

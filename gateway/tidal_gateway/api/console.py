@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
-from tidal_gateway.api.answers import Answer, EventStream, dump, event, json_answer
+from tidal_gateway.api.answers import EventStream, HttpAnswer, dump, event, json_answer
 from tidal_gateway.api.request import ApiRequest
 from tidal_gateway.console import Asset, assets
 from tidal_gateway.errors import Refusal
@@ -29,17 +29,17 @@ _HEADERS: Final = (
 )
 
 
-async def page(request: ApiRequest) -> Answer:
+async def page(request: ApiRequest) -> HttpAnswer:
     """Return the page of the console."""
     return _file(request, "index.html")
 
 
-async def file(request: ApiRequest) -> Answer:
+async def file(request: ApiRequest) -> HttpAnswer:
     """Return a file of the page."""
     return _file(request, request.path["file"])
 
 
-async def access(request: ApiRequest) -> Answer:
+async def access(request: ApiRequest) -> HttpAnswer:
     """Whether requests need a key."""
     return json_answer({"keys": request.gateway.keys is not None})
 
@@ -72,7 +72,7 @@ async def events(request: ApiRequest) -> EventStream:
     return EventStream(stream())
 
 
-def _file(request: ApiRequest, name: str) -> Answer:
+def _file(request: ApiRequest, name: str) -> HttpAnswer:
     if request.gateway.sampler is None:
         raise _off()
     found: Asset | None = assets().get(name)
@@ -80,8 +80,8 @@ def _file(request: ApiRequest, name: str) -> Answer:
         raise Refusal(404, f"the console has no file '{name[:100]}'; open / instead", code="unknown_path")
     headers = (*_HEADERS, (b"etag", found.etag))
     if request.headers.get("if-none-match", "").encode("latin-1") == found.etag:
-        return Answer(b"", 304, found.media_type, headers)
-    return Answer(found.content, 200, found.media_type, headers)
+        return HttpAnswer(b"", 304, found.media_type, headers)
+    return HttpAnswer(found.content, 200, found.media_type, headers)
 
 
 def _off() -> Refusal:

@@ -10,10 +10,10 @@ from pydantic import Field, StrictInt, StrictStr
 
 from tidal_client.options import Parameter
 from tidal_client.results import Array
-from tidal_gateway.api.answers import Answer, json_answer
+from tidal_gateway.api.answers import HttpAnswer, json_answer
 from tidal_gateway.api.inputs import text_column, token_columns
 from tidal_gateway.api.options import Body, passed_on
-from tidal_gateway.api.request import ApiRequest, Target
+from tidal_gateway.api.request import ApiRequest, ModelTarget
 from tidal_gateway.api.rows import infer_rows
 from tidal_gateway.upstream.models import Use
 
@@ -32,7 +32,7 @@ class EmbeddingsBody(Body):
     user: StrictStr | None = Field(None, description="accepted for compatibility; has no effect")
 
 
-async def embeddings(request: ApiRequest) -> Answer:
+async def embeddings(request: ApiRequest) -> HttpAnswer:
     """Embed texts."""
     body = request.parse(EmbeddingsBody)
     fields = {**body.extra, "dimensions": body.dimensions}
@@ -55,7 +55,7 @@ async def embeddings(request: ApiRequest) -> Answer:
 
 
 async def embed(
-    request: ApiRequest, target: Target, inputs: Inputs, field: str, options: dict[str, Parameter]
+    request: ApiRequest, target: ModelTarget, inputs: Inputs, field: str, options: dict[str, Parameter]
 ) -> Array:
     """Return the embeddings of a request's inputs, [inputs, dimensions] float32.
 
@@ -71,7 +71,7 @@ async def embed(
     return np.ascontiguousarray(found["embedding"], np.float32)
 
 
-def input_columns(request: ApiRequest, target: Target, inputs: Inputs, field: str) -> dict[str, Array]:
+def input_columns(request: ApiRequest, target: ModelTarget, inputs: Inputs, field: str) -> dict[str, Array]:
     """Return a request's texts or token ids as arrays by input name."""
     if isinstance(inputs, str):
         return {"text_input": text_column(field, [inputs])}

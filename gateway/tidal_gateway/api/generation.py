@@ -13,7 +13,7 @@ import numpy as np
 from tidal_client.generation import CODED_ERRORS, read_generated
 from tidal_client.options import Parameter
 from tidal_client.results import Array, Generated
-from tidal_gateway.api.request import ApiRequest, Target, all_of
+from tidal_gateway.api.request import ApiRequest, ModelTarget, all_of
 from tidal_gateway.errors import invalid
 
 #: Fields of OpenAI's API that are not supported, with the values that request nothing.
@@ -65,7 +65,7 @@ def prompt_calls(
         prompts: Inputs and beginning of each prompt.
         count: Number of texts per prompt.
         options: Parameters of the request.
-        most: Largest number of texts.
+        most: Maximum number of texts.
 
     Raises:
         Refusal: There are too many texts.
@@ -85,13 +85,13 @@ def finish_reason(generated: Generated) -> str | None:
     return None if generated.finish_reason is None else _FINISH.get(generated.finish_reason, generated.finish_reason)
 
 
-async def generate(request: ApiRequest, target: Target, calls: Sequence[PromptCall]) -> list[Generated]:
+async def generate(request: ApiRequest, target: ModelTarget, calls: Sequence[PromptCall]) -> list[Generated]:
     """Generate all texts and return them whole, in their order."""
     found = await all_of([_whole(request, target, each) for each in calls])
     return [text for texts in found for text in texts]
 
 
-async def _whole(request: ApiRequest, target: Target, call: PromptCall) -> list[Generated]:
+async def _whole(request: ApiRequest, target: ModelTarget, call: PromptCall) -> list[Generated]:
     texts: list[Generated] = []
     async with aclosing(_parts(request, target, call, stream=False)) as stream:
         async for part in stream:
@@ -100,7 +100,7 @@ async def _whole(request: ApiRequest, target: Target, call: PromptCall) -> list[
 
 
 async def generate_stream(
-    request: ApiRequest, target: Target, calls: Sequence[PromptCall]
+    request: ApiRequest, target: ModelTarget, calls: Sequence[PromptCall]
 ) -> AsyncGenerator[tuple[int, Generated], None]:
     """Generate all texts at once and yield the index and the parts of each as they arrive; closing it cancels all."""
     if len(calls) == 1:
@@ -138,7 +138,7 @@ async def generate_stream(
 
 
 async def _parts(
-    request: ApiRequest, target: Target, call: PromptCall, *, stream: bool
+    request: ApiRequest, target: ModelTarget, call: PromptCall, *, stream: bool
 ) -> AsyncGenerator[Generated, None]:
     inputs = {**call.inputs, "stream": np.array([stream])}
     exchange = request.exchange

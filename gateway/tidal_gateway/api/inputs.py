@@ -12,7 +12,7 @@ from tidal_gateway.errors import invalid
 from tidal_gateway.upstream.models import ModelFacts
 
 _INT32_MAX = 2**31 - 1
-# Largest number of rows of a request to Triton, whatever a model accepts.
+# Maximum number of rows of a request to Triton, whatever a model accepts.
 _MAX_ROWS = 64
 
 

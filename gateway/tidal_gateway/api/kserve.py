@@ -15,34 +15,34 @@ from tidal_client.codec import InferRequest
 from tidal_client.errors import ConnectionFailed, Unavailable
 from tidal_client.results import Array
 from tidal_client.transports.grpc_messages import infer_message, response_arrays
-from tidal_gateway.api.answers import Answer, EventStream, dump, event, json_answer
+from tidal_gateway.api.answers import EventStream, HttpAnswer, dump, event, json_answer
 from tidal_gateway.api.generation import PREFIX_CHARS
 from tidal_gateway.api.kserve_tensors import JSON_LENGTH, add_input, json_data, response_body, split_body
 from tidal_gateway.api.options import with_headers
-from tidal_gateway.api.request import ApiRequest, Target
+from tidal_gateway.api.request import ApiRequest, ModelTarget
 from tidal_gateway.errors import Refusal, invalid
 
 _TIMEOUT_S: Final = 10.0
 _BINARY_OUTPUT: Final = "binary_data_output"
 
 
-async def server(request: ApiRequest) -> Answer:
+async def server(request: ApiRequest) -> HttpAnswer:
     """Describe the protocol."""
     return json_answer({"name": "tidal", "version": "2", "extensions": ["binary_tensor_data", "generate"]})
 
 
-async def live(request: ApiRequest) -> Answer:
+async def live(request: ApiRequest) -> HttpAnswer:
     """Whether the gateway answers."""
-    return Answer(b"")
+    return HttpAnswer(b"")
 
 
-async def ready(request: ApiRequest) -> Answer:
+async def ready(request: ApiRequest) -> HttpAnswer:
     """Whether a server is up and the gateway accepts requests."""
     up = any(each.up for each in request.gateway.pool.servers) and not request.gateway.draining
-    return Answer(b"", 200 if up else 503)
+    return HttpAnswer(b"", 200 if up else 503)
 
 
-async def model_ready(request: ApiRequest) -> Answer:
+async def model_ready(request: ApiRequest) -> HttpAnswer:
     """Whether a server is ready to serve a model."""
     target = await request.target(request.path["model"])
     version = request.path.get("version", "")
@@ -56,28 +56,28 @@ async def model_ready(request: ApiRequest) -> Answer:
             continue
         try:
             if await each.channel.model_ready(target.name, version, _TIMEOUT_S):
-                return Answer(b"")
+                return HttpAnswer(b"")
         except (ConnectionFailed, Unavailable):
             continue
-    return Answer(b"", 503)
+    return HttpAnswer(b"", 503)
 
 
-async def model_metadata(request: ApiRequest) -> Answer:
+async def model_metadata(request: ApiRequest) -> HttpAnswer:
     """Inputs, outputs and versions of a model."""
     return await _described(request, "metadata")
 
 
-async def model_config(request: ApiRequest) -> Answer:
+async def model_config(request: ApiRequest) -> HttpAnswer:
     """Configuration of a model."""
     return await _described(request, "config")
 
 
-async def model_statistics(request: ApiRequest) -> Answer:
+async def model_statistics(request: ApiRequest) -> HttpAnswer:
     """Statistics of a model on one of the servers that have it."""
     return await _described(request, "stats")
 
 
-async def _described(request: ApiRequest, what: str) -> Answer:
+async def _described(request: ApiRequest, what: str) -> HttpAnswer:
     target = await request.target(request.path["model"])
     version = request.path.get("version", "")
     for each in request.gateway.pool.servers:
@@ -114,7 +114,7 @@ def _plain_value(value: Any, enum: Any) -> Any:
     return value if isinstance(value, str | bool | int | float) else _plain(value)
 
 
-async def infer(request: ApiRequest) -> Answer:
+async def infer(request: ApiRequest) -> HttpAnswer:
     """Send tensors to a model that answers once."""
     head, binary = split_body(request.headers, request.body)
     document = _document(head)
@@ -143,17 +143,17 @@ async def infer(request: ApiRequest) -> Answer:
     response = await request.infer_message(target, message, parameters)
     content, json_length = response_body(response, wanted, default_binary)
     if json_length is None:
-        return Answer(content)
+        return HttpAnswer(content)
     length = (JSON_LENGTH.title().encode(), str(json_length).encode())
-    return Answer(content, media_type=b"application/octet-stream", headers=[length])
+    return HttpAnswer(content, media_type=b"application/octet-stream", headers=[length])
 
 
-async def generate(request: ApiRequest) -> Answer:
+async def generate(request: ApiRequest) -> HttpAnswer:
     """Send the fields of a JSON document as inputs and parameters, and return the outputs as fields."""
     target, message, parameters, prefix = await _generate_message(request)
     if not target.facts.decoupled:
         response = await request.infer_message(target, message, parameters)
-        return Answer(_fields(response))
+        return HttpAnswer(_fields(response))
     found = []
     async with aclosing(request.stream_message(target, message, parameters, prefix)) as parts:
         async for part in parts:
@@ -161,7 +161,7 @@ async def generate(request: ApiRequest) -> Answer:
                 found.append(part)
     if len(found) != 1:
         raise invalid(f"the model sent {len(found)} responses; use generate_stream")
-    return Answer(_fields(found[0]))
+    return HttpAnswer(_fields(found[0]))
 
 
 async def generate_stream(request: ApiRequest) -> EventStream:
@@ -180,7 +180,7 @@ async def generate_stream(request: ApiRequest) -> EventStream:
     return EventStream(events())
 
 
-async def _generate_message(request: ApiRequest) -> tuple[Target, Any, dict[str, Any], str]:
+async def _generate_message(request: ApiRequest) -> tuple[ModelTarget, Any, dict[str, Any], str]:
     """Return the target, message, parameters and beginning of the prompt of a request."""
     document = _document(request.body)
     identifier = _text(document.pop("id", ""), "id") or request.exchange.request_id
@@ -203,7 +203,7 @@ async def _generate_message(request: ApiRequest) -> tuple[Target, Any, dict[str,
     return target, message, parameters, prompt[:PREFIX_CHARS] if isinstance(prompt, str) else ""
 
 
-def _input(target: Target, name: str, value: Any) -> Array:
+def _input(target: ModelTarget, name: str, value: Any) -> Array:
     datatype, _ = target.facts.inputs[name]
     values = value if isinstance(value, list) else [value]
     batched = target.facts.max_rows > 0
@@ -251,7 +251,7 @@ def _parameters(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _set_parameters(message: Any, parameters: Mapping[str, Any], target: Target) -> None:
+def _set_parameters(message: Any, parameters: Mapping[str, Any], target: ModelTarget) -> None:
     for name, value in {**parameters, **({"task": target.task} if target.task else {})}.items():
         parameter = message.parameters[name]
         if isinstance(value, str):

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tidal_gateway.api.answers import Answer, json_answer
+from tidal_gateway.api.answers import HttpAnswer, json_answer
 from tidal_gateway.api.request import ApiRequest
 from tidal_gateway.errors import Refusal
 from tidal_gateway.upstream.models import ModelFacts, uses_of_task
 
 
-async def models(request: ApiRequest) -> Answer:
+async def models(request: ApiRequest) -> HttpAnswer:
     """List the models and tasks that the key may use."""
     rows = [row for each in request.gateway.pool.models() for row in _rows(request, each)]
     return json_answer({"object": "list", "data": rows})
 
 
-async def model(request: ApiRequest) -> Answer:
+async def model(request: ApiRequest) -> HttpAnswer:
     """Describe one model or task."""
     name = request.path["model"]
     target = await request.target(name)
@@ -30,7 +30,7 @@ async def model(request: ApiRequest) -> Answer:
     return json_answer(found[0])
 
 
-async def health(request: ApiRequest) -> Answer:
+async def health(request: ApiRequest) -> HttpAnswer:
     """Whether the gateway accepts requests and a server is up."""
     pool = request.gateway.pool
     up = sum(server.up for server in pool.servers)

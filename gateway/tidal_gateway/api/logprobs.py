@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from tidal_client.options import Parameter
 from tidal_client.results import Generated
-from tidal_gateway.api.request import Target
+from tidal_gateway.api.request import ModelTarget
 from tidal_gateway.errors import invalid
 
 _BYTES: Final = "bytes:\\x"
 _NEEDED: Final = ("logprobs", "token_texts", "top_token_texts")
 
 
-def logprob_options(target: Target, tops: int | None) -> dict[str, Parameter]:
+def logprob_options(target: ModelTarget, tops: int | None) -> dict[str, Parameter]:
     """Return the options that request log probabilities.
 
     Args:

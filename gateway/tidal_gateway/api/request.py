@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ModelTarget:
     """A model that the request may use.
 
     Attributes:
@@ -75,7 +75,7 @@ class ApiRequest:
         """Whether the key may use a model or a task."""
         return self.key is None or self.key.allows(model, task)
 
-    async def target(self, name: str, use: Use | None = None, task: object = None) -> Target:
+    async def target(self, name: str, use: Use | None = None, task: object = None) -> ModelTarget:
         """Return the model that a request names.
 
         Args:
@@ -101,9 +101,9 @@ class ApiRequest:
         if use is not None and use not in facts.uses:
             able = [each.name for each in self.gateway.pool.models() if use in each.uses and self.allows(each.name)]
             raise invalid(f"model '{model}' is not for {use}; models that are: {', '.join(able) or 'none'}", "model")
-        return Target(facts, wanted)
+        return ModelTarget(facts, wanted)
 
-    async def default_target(self, name: str | None, default: str | None, use: Use, task: object) -> Target:
+    async def default_target(self, name: str | None, default: str | None, use: Use, task: object) -> ModelTarget:
         """Return the model of an API whose requests need not name one.
 
         Args:
@@ -135,7 +135,7 @@ class ApiRequest:
             raise invalid(f"field '{name}' has {count} inputs; accepted are 1 to max_inputs, {most}", name)
 
     async def infer(
-        self, target: Target, inputs: Mapping[str, Array], outputs: Sequence[str], options: Mapping[str, Parameter]
+        self, target: ModelTarget, inputs: Mapping[str, Array], outputs: Sequence[str], options: Mapping[str, Parameter]
     ) -> dict[str, Array]:
         """Send one request to a model that answers once, and return its arrays.
 
@@ -148,7 +148,7 @@ class ApiRequest:
         message = self._message(target, inputs, outputs, options)
         return response_arrays(await self.infer_message(target, message, options))
 
-    async def infer_message(self, target: Target, message: Any, options: Mapping[str, Any]) -> Any:
+    async def infer_message(self, target: ModelTarget, message: Any, options: Mapping[str, Any]) -> Any:
         """Send a `ModelInferRequest` to a model that answers once, and return its `ModelInferResponse`."""
         outgoing = self._outgoing(target, message, options)
         try:
@@ -157,7 +157,7 @@ class ApiRequest:
             self.exchange.retries += outgoing.retries
 
     async def stream(
-        self, target: Target, inputs: Mapping[str, Array], options: Mapping[str, Parameter], prefix: str = ""
+        self, target: ModelTarget, inputs: Mapping[str, Array], options: Mapping[str, Parameter], prefix: str = ""
     ) -> AsyncGenerator[dict[str, Array], None]:
         """Send one request to a model that answers in parts, and yield the arrays of each part.
 
@@ -174,7 +174,7 @@ class ApiRequest:
                     yield response_arrays(part)
 
     async def stream_message(
-        self, target: Target, message: Any, options: Mapping[str, Any], prefix: str = ""
+        self, target: ModelTarget, message: Any, options: Mapping[str, Any], prefix: str = ""
     ) -> AsyncGenerator[Any, None]:
         """Send a `ModelInferRequest` to a model that answers in parts, and yield each `ModelInferResponse`."""
         outgoing = self._outgoing(target, message, options, prefix)
@@ -187,7 +187,7 @@ class ApiRequest:
 
     def _message(
         self,
-        target: Target,
+        target: ModelTarget,
         inputs: Mapping[str, Array],
         outputs: Sequence[str] | None,
         options: Mapping[str, Parameter],
@@ -195,7 +195,7 @@ class ApiRequest:
         parameters = {**options, "task": target.task} if target.task else options
         return infer_message(InferRequest(target.name, inputs, outputs, parameters, self.exchange.request_id))
 
-    def _outgoing(self, target: Target, message: Any, options: Mapping[str, Any], prefix: str = "") -> Outgoing:
+    def _outgoing(self, target: ModelTarget, message: Any, options: Mapping[str, Any], prefix: str = "") -> Outgoing:
         limit_s = self.gateway.settings.timeout_s
         try:
             latency_s = float(options.get("latency_ms", "inf")) / 1e3

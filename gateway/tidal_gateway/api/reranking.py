@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 
 from tidal_client.options import Parameter
 from tidal_client.results import Array
-from tidal_gateway.api.answers import Answer, json_answer
+from tidal_gateway.api.answers import HttpAnswer, json_answer
 from tidal_gateway.api.inputs import encode, text_column
 from tidal_gateway.api.options import Body, passed_on
 from tidal_gateway.api.ranking import descending
-from tidal_gateway.api.request import ApiRequest, Target
+from tidal_gateway.api.request import ApiRequest, ModelTarget
 from tidal_gateway.api.rows import infer_rows
 from tidal_gateway.errors import invalid
 from tidal_gateway.upstream.models import Use
@@ -48,7 +48,7 @@ class RerankBody(Body):
     return_documents: StrictBool = Field(False, description="whether the results have the documents")
 
 
-async def rerank(request: ApiRequest) -> Answer:
+async def rerank(request: ApiRequest) -> HttpAnswer:
     """Score documents by how well they answer a query."""
     body = request.parse(RerankBody)
     options = passed_on(body.extra, request.headers, RerankBody.model_fields, _NEUTRAL)
@@ -76,7 +76,7 @@ async def rerank(request: ApiRequest) -> Answer:
 
 async def score(
     request: ApiRequest,
-    target: Target,
+    target: ModelTarget,
     query: str,
     texts: Sequence[str],
     field: str,

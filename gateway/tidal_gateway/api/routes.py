@@ -19,7 +19,7 @@ from tidal_gateway.api import (
     shapes,
     tei,
 )
-from tidal_gateway.api.answers import Answer, EventStream
+from tidal_gateway.api.answers import EventStream, HttpAnswer
 from tidal_gateway.api.options import Body
 from tidal_gateway.api.request import ApiRequest
 
@@ -42,7 +42,7 @@ class RouteEntry:
     name: str
     method: str
     path: str
-    answer: Callable[[ApiRequest], Awaitable[Answer | EventStream]]
+    answer: Callable[[ApiRequest], Awaitable[HttpAnswer | EventStream]]
     shape: shapes.Shape = shapes.openai
     body: type[Body] | None = None
     open: bool = False
@@ -53,7 +53,7 @@ def _kserve(
     name: str,
     method: str,
     path: str,
-    answer: Callable[[ApiRequest], Awaitable[Answer | EventStream]],
+    answer: Callable[[ApiRequest], Awaitable[HttpAnswer | EventStream]],
     body: type[Body] | None = None,
 ) -> list[RouteEntry]:
     """A route below a model, for any version and for a given one."""

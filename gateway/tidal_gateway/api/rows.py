@@ -8,7 +8,7 @@ from typing import Final
 from tidal_client.options import Parameter
 from tidal_client.results import Array
 from tidal_gateway.api.inputs import cut, joined, row_slices
-from tidal_gateway.api.request import ApiRequest, Target, all_of
+from tidal_gateway.api.request import ApiRequest, ModelTarget, all_of
 
 #: Output of models that count the tokens of each row.
 TOKENS: Final = "input_tokens"
@@ -16,7 +16,7 @@ TOKENS: Final = "input_tokens"
 
 async def infer_rows(
     request: ApiRequest,
-    target: Target,
+    target: ModelTarget,
     columns: dict[str, Array],
     outputs: Sequence[str],
     options: Mapping[str, Parameter],

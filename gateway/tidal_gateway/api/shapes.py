@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tidal_gateway.api.answers import Answer, dump, event
+from tidal_gateway.api.answers import HttpAnswer, dump, event
 from tidal_gateway.errors import Refusal
 
 #: Writes the document of a refusal, and the status that the API uses for it.
@@ -48,10 +48,10 @@ def kserve(refusal: Refusal) -> tuple[int, dict[str, Any]]:
     return refusal.status, {"error": refusal.message}
 
 
-def error_answer(refusal: Refusal, shape: Shape) -> Answer:
+def error_answer(refusal: Refusal, shape: Shape) -> HttpAnswer:
     """Return the answer for a refusal."""
     status, document = shape(refusal)
-    return Answer(dump(document), status, headers=refusal.headers())
+    return HttpAnswer(dump(document), status, headers=refusal.headers())
 
 
 def error_event(refusal: Refusal, shape: Shape) -> bytes:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, StrictBool, StrictInt, StrictStr
 
-from tidal_gateway.api.answers import Answer, json_answer
+from tidal_gateway.api.answers import HttpAnswer, json_answer
 from tidal_gateway.api.classification import classify_texts, ranked_labels
 from tidal_gateway.api.embeddings import Inputs, embed
 from tidal_gateway.api.options import Body, passed_on, with_synonym
@@ -53,7 +53,7 @@ class PredictBody(Body):
     raw_scores: StrictBool = Field(False, description="return logits instead of probabilities")
 
 
-async def tei_embed(request: ApiRequest) -> Answer:
+async def tei_embed(request: ApiRequest) -> HttpAnswer:
     """Embed texts."""
     body = request.parse(EmbedBody)
     fields = with_synonym({**body.extra, "dimensions": body.dimensions}, "prompt", "prompt_name", body.prompt_name)
@@ -63,7 +63,7 @@ async def tei_embed(request: ApiRequest) -> Answer:
     return json_answer(list(await embed(request, target, body.inputs, "inputs", options)))
 
 
-async def tei_rerank(request: ApiRequest) -> Answer:
+async def tei_rerank(request: ApiRequest) -> HttpAnswer:
     """Score texts by how well they answer a query."""
     body = request.parse(TeiRerankBody)
     options = passed_on(body.extra, request.headers, TeiRerankBody.model_fields, _NEUTRAL)
@@ -83,7 +83,7 @@ async def tei_rerank(request: ApiRequest) -> Answer:
     )
 
 
-async def tei_predict(request: ApiRequest) -> Answer:
+async def tei_predict(request: ApiRequest) -> HttpAnswer:
     """Classify texts or pairs of texts; each answer has all labels whose names are known, else the most likely one."""
     body = request.parse(PredictBody)
     options = passed_on(body.extra, request.headers, PredictBody.model_fields, _NEUTRAL)

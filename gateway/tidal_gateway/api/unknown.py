@@ -9,7 +9,7 @@ from typing import Final
 from starlette.routing import compile_path
 
 from tidal.errors import did_you_mean
-from tidal_gateway.api.answers import Answer
+from tidal_gateway.api.answers import HttpAnswer
 from tidal_gateway.api.routes import RouteEntry
 from tidal_gateway.api.shapes import Shape, error_answer, openai
 from tidal_gateway.errors import Refusal
@@ -47,11 +47,11 @@ class UnknownRoutes:
         hint = f"{near[0]}? " if near[1] else ""
         return Refusal(404, f"unknown path {shown}: {hint}GET /openapi.json lists all paths", code="unknown_path")
 
-    def answer(self, refusal: Refusal, path: str) -> Answer:
+    def answer(self, refusal: Refusal, path: str) -> HttpAnswer:
         """Return the answer to a request that no route answers, in the shape of its path's API."""
         found = error_answer(refusal, self.shape(path))
         allow = [(b"allow", ", ".join(self.methods(path)).encode())] if refusal.status == 405 else []
-        return Answer(found.content, found.status, headers=[*found.headers, *allow])
+        return HttpAnswer(found.content, found.status, headers=[*found.headers, *allow])
 
     def methods(self, path: str) -> list[str]:
         """Methods of a path; empty for an unknown path."""

@@ -13,12 +13,12 @@ import typer
 from tidal.errors import InvalidArgument, TidalError
 from tidal_client import exit_codes
 from tidal_client.local_servers import LocalServer, running_servers
-from tidal_gateway.settings import PREFIX, Settings, is_list, plain_type, read_settings
+from tidal_gateway.settings import PREFIX, GatewaySettings, is_list, plain_type, read_settings
 
 _HELP = """Serve the OpenAI API, Cohere's and Jina's rerank, text-embeddings-inference's API and KServe's v2 protocol.
 
-One port for any number of servers: it sends each request to the server with the fewest outstanding ones, and again
-where a process died. With `--keys FILE` every request needs an API key, see `tidal keys`. Runs until SIGINT (Ctrl-C) or
+One port for any number of servers: it sends each request to the server with the fewest outstanding ones, and retries
+it if a process died. With `--keys FILE` every request needs an API key, see `tidal keys`. Runs until SIGINT (Ctrl-C) or
 SIGTERM; on a signal it answers requests in flight and exits.
 
 Every option can also be an environment variable (`--max-body-bytes` is `TIDAL_GATEWAY_MAX_BODY_BYTES`; lists are
@@ -63,7 +63,7 @@ def gateway(**given: Any) -> None:
         raise typer.Exit(code) from None
 
 
-def _with_servers(settings: Settings) -> Settings:
+def _with_servers(settings: GatewaySettings) -> GatewaySettings:
     """Add the servers of this machine where none are named."""
     if settings.server:
         return settings
@@ -79,7 +79,7 @@ def _address(server: LocalServer) -> str:
 
 def _parameter(name: str) -> inspect.Parameter:
     """The option of a setting; None stands for one that was not given."""
-    field = Settings.model_fields[name]
+    field = GatewaySettings.model_fields[name]
     kind: Any = plain_type(name)
     option = typer.Option(
         f"--{name.replace('_', '-')}",
@@ -105,7 +105,7 @@ def _signature() -> inspect.Signature:
         default=False,
         annotation=Annotated[bool, typer.Option("--json", help="Print one line of JSON when the port is open.")],
     )
-    return inspect.Signature([*map(_parameter, Settings.model_fields), config, as_json])
+    return inspect.Signature([*map(_parameter, GatewaySettings.model_fields), config, as_json])
 
 
 gateway.__doc__ = _HELP

@@ -29,7 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 @keys.command("add")
 def add(
-    name: Annotated[str, typer.Argument(help="Who uses the key.")],
+    name: Annotated[str, typer.Argument(help="Name of the key's owner.")],
     file: KeysFile,
     model: Annotated[
         list[str] | None,
@@ -37,11 +37,11 @@ def add(
             metavar="PATTERN", help="Model, or model/task, that the key may use, such as `encoder/*`. Repeatable."
         ),
     ] = None,
-    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Largest number of requests a minute.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Maximum number of requests a minute.")] = None,
     tokens_per_minute: Annotated[
-        int | None, typer.Option(min=1, help="Largest number of tokens a minute, read and generated.")
+        int | None, typer.Option(min=1, help="Maximum number of tokens a minute, read and generated.")
     ] = None,
-    max_concurrency: Annotated[int | None, typer.Option(min=1, help="Largest number of requests at a time.")] = None,
+    max_concurrency: Annotated[int | None, typer.Option(min=1, help="Maximum number of concurrent requests.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Add a key and print it.
@@ -102,7 +102,7 @@ def _row(entry: KeyEntry) -> tuple[str, ...]:
     limits = {
         "requests/min": entry.requests_per_minute,
         "tokens/min": entry.tokens_per_minute,
-        "at a time": entry.max_concurrency,
+        "concurrent": entry.max_concurrency,
     }
     shown = _shown(entry)
     return (

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import orjson
 
-from tidal.access_log.target import Target, check_file, descriptor_target
+from tidal.access_log.target import LogTarget, check_file, descriptor_target
 from tidal_gateway.edge.exchange import Exchange
 
 _COLLECT_S: Final = 0.1
@@ -77,7 +77,7 @@ class AccessLog:
     """
 
     def __init__(self, target: str) -> None:
-        self._target = Target(target)
+        self._target = LogTarget(target)
         self._lines: list[bytes] = []
         self.dropped = 0
 

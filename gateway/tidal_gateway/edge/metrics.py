@@ -8,7 +8,7 @@ from typing import Any, Final
 from prometheus_client import Counter, Gauge, Histogram
 
 from tidal_gateway.edge.exchange import Exchange
-from tidal_gateway.upstream.pool import Pool
+from tidal_gateway.upstream.pool import ServerPool
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -70,7 +70,7 @@ class PoolMetrics:
         pool: Servers behind the gateway.
     """
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: ServerPool) -> None:
         self._pool = pool
         self._retries: dict[str, int] = {}
 

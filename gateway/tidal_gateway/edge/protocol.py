@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from tidal_gateway.edge.exchange import ABORT_KEY, BROKEN_KEY, WATCH_KEY, Exchange, request_id
 from tidal_gateway.errors import Refusal
-from tidal_gateway.settings import Settings
+from tidal_gateway.settings import GatewaySettings
 
 # By status: code of the error, and its sentence.
 _REFUSALS: Final = {
@@ -31,7 +31,7 @@ class ConnectionLimits:
     """Limits of connections.
 
     Attributes:
-        max_connections: Largest number of connections of a worker.
+        max_connections: Maximum number of connections of a worker.
         max_header_bytes: Largest total size of the headers.
         header_timeout_s: Longest time until they are complete, in seconds.
         max_waiting_bytes: Largest body that is read of a request behind one that is being answered.
@@ -58,7 +58,7 @@ class Shared:
     record: Callable[[Exchange], None]
 
 
-def limits_of(settings: Settings) -> ConnectionLimits:
+def limits_of(settings: GatewaySettings) -> ConnectionLimits:
     """Return the limits that the settings name."""
     return ConnectionLimits(
         settings.max_connections, settings.max_header_bytes, settings.header_timeout_s, settings.max_body_bytes

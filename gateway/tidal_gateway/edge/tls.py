@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tidal.errors import InvalidArgument
-from tidal_gateway.settings import Settings
+from tidal_gateway.settings import GatewaySettings
 
 _RECHECK_S: Final = 1.0
 
@@ -26,7 +26,7 @@ class Certificates:
         InvalidArgument: A file is not accepted.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: GatewaySettings) -> None:
         assert settings.tls_cert is not None
         assert settings.tls_key is not None
         self._cert, self._key, self._client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca

@@ -1,4 +1,4 @@
-"""Rates of keys, shared by all workers: requests and tokens per minute, requests at a time."""
+"""Rates of keys, shared by all workers: requests and tokens per minute, concurrent requests."""
 
 from __future__ import annotations
 

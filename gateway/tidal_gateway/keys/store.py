@@ -143,9 +143,9 @@ def add_key(
         path: Path of the file.
         name: Name of the user or team of the key.
         models: Models and tasks that it may use, as patterns such as ``intent`` or ``encoder/mood``; empty for all.
-        requests_per_minute: Largest number of requests per minute; None for no limit.
-        tokens_per_minute: Largest number of tokens per minute, read and generated; None for no limit.
-        max_concurrency: Largest number of requests at a time; None for no limit.
+        requests_per_minute: Maximum number of requests per minute; None for no limit.
+        tokens_per_minute: Maximum number of tokens per minute, read and generated; None for no limit.
+        max_concurrency: Maximum number of concurrent requests; None for no limit.
 
     Raises:
         InvalidArgument: The file cannot be read, or a value is not accepted.

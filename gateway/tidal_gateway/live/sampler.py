@@ -31,7 +31,7 @@ class Sampler:
 
     Args:
         servers: Servers behind the gateway.
-        max_viewers: Largest number of viewers at a time.
+        max_viewers: Maximum number of concurrent viewers.
         interval_s: Seconds between two readings.
     """
 

@@ -1,4 +1,4 @@
-"""What an error of a call says about the process that had it: pure functions of Triton's and Tidal's messages."""
+"""Classify the error of a call: whether the process that ran it died."""
 
 from __future__ import annotations
 
@@ -41,9 +41,8 @@ _NOT_LOADED: Final = re.compile(
 )
 # Tidal's messages, of a model that stops or that calls another one.
 _STOPS: Final = re.compile(
-    _WHERE
-    + r"(the model (stops serving here|is being unloaded|was unloaded before it answered); send the request again"
-    r"|(the model stops serving here, and )?model '(?P<model>[^']*)' is not ready)"
+    _WHERE + r"(the model (is being unloaded|was unloaded before it answered); send the request again"
+    r"|model '(?P<model>[^']*)' is not ready)"
 )
 _OTHER_DIED: Final = re.compile(_WHERE + r"the process of model '(?P<model>[^']*)' has died")
 _INSTANCE: Final = re.compile(r"(_\d+){1,2}$")

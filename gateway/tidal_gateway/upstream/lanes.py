@@ -46,7 +46,7 @@ class Lanes:
     request each.
 
     Args:
-        limit: Largest number of outstanding requests of one model in all workers.
+        limit: Maximum number of outstanding requests of one model in all workers.
         table: File that `create_lane_table` created; None for a single worker.
         workers: Number of workers.
     """

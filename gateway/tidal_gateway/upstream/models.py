@@ -47,7 +47,7 @@ class ModelFacts:
         inputs: Datatype and shape by input name.
         outputs: Datatype and shape by output name.
         backend: Name of the backend.
-        max_rows: Largest number of rows of a request; 0 if the model has no batch axis.
+        max_rows: Maximum number of rows of a request; 0 if the model has no batch axis.
         decoupled: Whether it answers in streams only.
         task: What an encoder's outputs mean, from its config; empty if the config does not say.
     """

@@ -76,7 +76,7 @@ class Outages:
         self._open: dict[str | None, Outage] = {}
 
     def of(self, model: str | None) -> Outage | None:
-        """The outage of a model, or with None of the server, that goes on; None for none."""
+        """Return the current outage of a model, or of the server if `model` is None; None if there is none."""
         return self._open.get(model)
 
     def admits(self, model: str, now: float) -> bool:

@@ -64,7 +64,7 @@ class RetryBudget:
     """Limits retries to a share of the requests of a window, so that retries cannot multiply the load.
 
     Attributes:
-        ratio: Largest number of retries per request.
+        ratio: Maximum number of retries per request.
         window_s: Length of the window in seconds.
     """
 
@@ -94,7 +94,7 @@ class RetryBudget:
 
 @dataclass(slots=True)
 class DrainRate:
-    """Rate at which a model answers while its queue is long: what it answers of little load says nothing about it.
+    """Answers per second while the queue is long; rates under light load do not show capacity.
 
     Attributes:
         window_s: Length of the window in seconds.
@@ -136,7 +136,7 @@ def retry_after_s(outstanding: int, limit: int, per_second: float, silent_s: flo
 
     Args:
         outstanding: Number of outstanding requests of the model.
-        limit: Largest number of them.
+        limit: Maximum number of them.
         per_second: Requests that the model answers per second; 0 if there was no answer yet.
         silent_s: Seconds without an answer; where the rate is not known, the client waits as long again.
     """

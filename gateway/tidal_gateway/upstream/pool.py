@@ -28,13 +28,13 @@ _RECHECK_S: Final = 0.5
 _UNTRACED: Final = nullcontext[Metadata | None](None)
 
 
-class Pool:
+class ServerPool:
     """All servers behind the gateway.
 
     Args:
         servers: ``host:port`` of each gRPC endpoint, with that of the status endpoint or None.
         lanes: Bounds of the outstanding requests of each model.
-        retry_ratio: Largest number of retries per request, apart from the first one after each outage.
+        retry_ratio: Maximum number of retries per request, apart from the first one after each outage.
     """
 
     def __init__(self, servers: Sequence[tuple[str, str | None]], lanes: Lanes, retry_ratio: float) -> None:

@@ -9,7 +9,7 @@ from tidal_gateway.upstream.calls import Outgoing
 from tidal_gateway.upstream.outages import Outage
 from tidal_gateway.upstream.policies import RetryBudget
 
-#: Largest number of processes that may die with one request, which may be what ends them.
+#: Maximum number of processes that may die with one request, which may be what ends them.
 MAX_ATTEMPTS: Final = 4
 
 
@@ -20,7 +20,7 @@ class Retries:
     requests to the same model in a window, so that no storm arises and no model uses the share of another one.
 
     Args:
-        ratio: Largest number of other retries per request.
+        ratio: Maximum number of other retries per request.
     """
 
     def __init__(self, ratio: float) -> None:

@@ -195,7 +195,7 @@ class Server:
         return now + self.outages.check_after_s(now, steady_s)
 
     def _starts(self) -> bool:
-        """Whether the supervisor's last report says that it starts the server: its models come one after the other."""
+        """Whether the latest report says that the server is starting and loading its models one by one."""
         recent = self._reported is not None and time.monotonic() - self._reported <= _SILENT_S
         return recent and self.outages.report.coming
 

@@ -28,12 +28,16 @@ class FakeSide:
 
     def __init__(self, latencies_ms: Sequence[float] = (1.0, 2.0, 3.0)) -> None:
         self._latencies, self._calls = np.array(latencies_ms), 0
+        self.least = 0  # number of answers that the last measurement asked for
 
     def encode(self, requests: Sequence[Rows]) -> Sequence[Rows]:
         return requests
 
-    def closed(self, payloads: Sequence[Any], *, in_flight: int, seconds: float, warm_s: float) -> LoadResult:
+    def closed(
+        self, payloads: Sequence[Any], *, in_flight: int, seconds: float, warm_s: float, least: int = 0
+    ) -> LoadResult:
         self._calls += 1
+        self.least = least
         time.sleep(0.02)
         return LoadResult(30.0, self._latencies, 1, 0.001, seconds, "failed")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.encoders import claims, mixed_tasks, plot, quality, tables
+from benchmarks.encoders import bulk, claims, mixed_tasks, plot, quality, tables
 from benchmarks.encoders.__main__ import QUICK
 from benchmarks.encoders.cells import Case
 from benchmarks.encoders.claims import CLAIMED
@@ -49,23 +49,34 @@ def test_claims_of_quality(tmp_path: Path) -> None:
         return {"cosine_min": 0.999995, "spearman_vs_source": spearman, "spearman_vs_people": 0.82}
 
     run = made_run(tmp_path)
-    assert quality.make_claims(run) == mixed_tasks.make_claims(run) == []
+    assert quality.make_claims(run) == bulk.make_claims(run) == mixed_tasks.make_claims(run) == []
     run.facts = {
         "quality": {
-            "precisions": ["fp32", "int8"],
+            "precisions": ["fp32", "bf16", "int8"],
             "texts": {"count": 8, "cosine_min": 0.999999},
-            "pairs": {"count": 5, "source": 0.83, "fp32": precision(1.0), "int8": precision(0.99)},
-            "int8": {"fp32": [100.0, 100.0, 50.0], "int8": [150.0, 140.0, 80.0]},
+            "pairs": {
+                "count": 5,
+                "source": 0.83,
+                "fp32": precision(1.0),
+                "bf16": precision(0.999),
+                "int8": precision(0.99),
+            },
+            "speed": {"fp32": [100.0, 100.0, 50.0], "bf16": [200.0, 110.0, 60.0], "int8": [150.0, 140.0, 80.0]},
         },
+        "bulk": {"server": [100.0, 100.0, 50.0], "embed": [96.0, 94.0, 48.0]},
         "mixed_tasks": {"embedding": 0.9999, "regression": 0.99},
     }
     found = {claim.name: (claim.measured, claim.holds) for claim in quality.make_claims(run)}
     assert found == {
         "embedding_cosine_min": (0.999995, True),
+        "bf16_speedup[MiniLM]": (1.2, True),
         "int8_speedup[MiniLM]": (1.5, True),
         "stsb_spearman_vs_source[fp32]": (1.0, True),
+        "stsb_spearman_vs_source[bf16]": (0.999, True),
         "stsb_spearman_vs_source[int8]": (0.99, False),
     }
+    (shared,) = bulk.make_claims(run)
+    assert (shared.name, shared.measured, shared.holds) == ("bulk_embed_share", 0.96, True)
     (mixed,) = mixed_tasks.make_claims(run)
     assert (mixed.name, mixed.measured, mixed.holds) == ("mixed_tasks_agreement", 0.99, False)
 

@@ -180,6 +180,17 @@ def test_answers_before_the_measurement_do_not_count(server: tuple[str, type[_An
     assert found.seconds == pytest.approx(0.3)
 
 
+def test_a_measurement_with_few_answers_is_lengthened_up_to_a_bound(server: tuple[str, type[_Answering]]) -> None:
+    location, _ = server
+    payloads = _payloads(location, [f"text {number}" for number in range(2000)])
+    found = closed_loop(sender_to(location), payloads, in_flight=2, seconds=0.05, least=80)
+    assert len(found.latencies_ms) >= 80 or found.seconds == pytest.approx(0.4)
+    assert found.seconds > 0.05
+    assert found.seconds / 0.05 == pytest.approx(round(found.seconds / 0.05))
+    bounded = closed_loop(sender_to(location), payloads, in_flight=1, seconds=0.02, least=10_000)
+    assert bounded.seconds == pytest.approx(0.16)
+
+
 def test_failed_requests_are_counted_with_their_message(server: tuple[str, type[_Answering]]) -> None:
     location, _ = server
     texts = [f"text {number}" if number % 3 else "fail" for number in range(30)]

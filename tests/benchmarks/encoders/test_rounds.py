@@ -38,6 +38,12 @@ def test_a_measurement_has_the_share_of_the_cores_and_the_mean_batch() -> None:
         assert cell.client == pytest.approx(cell.utilisation / 20)
 
 
+def test_a_closed_loop_is_lengthened_to_eight_answers_for_each_request_in_flight() -> None:
+    side = FakeSide()
+    measure_closed(side, [["a"]], in_flight=32, seconds=1.0, warm_s=0.0)
+    assert side.least == 256
+
+
 def test_a_measurement_without_answers_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="no request was answered: failed"):
         measure_closed(FakeSide(()), [["a"]], in_flight=1, seconds=1.0, warm_s=0.0)

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from testing.decoders import FAMILIES, VOCABULARY, tiny_model, tiny_runner
+from testing.decoders import FAMILIES, LLAMA_LIKE, POSITIONS, VOCABULARY, tiny_model, tiny_runner
 from tests.flover.generating import generate_together, generated_by_transformers, random_sequences
+from tidal.flover.form import form_of
 from tidal.flover.memory.slots import SlotMove
 
 _ROPE = {"rope_theta": 10000.0}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 _LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *LLAMA_LIKE])
 def test_tokens_equal_those_of_transformers(family: str) -> None:
     model, draw = tiny_model(family), np.random.default_rng(1)
     sequences = random_sequences(draw, 32 if family in ("gpt2", "llama") else 8, VOCABULARY)
@@ -36,13 +38,23 @@ def test_tokens_equal_those_of_transformers(family: str) -> None:
         ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True, "head_dim": 10}),
         ("llama", {"rope_parameters": {**_ROPE, **_LLAMA3, "rope_type": "llama3"}}),
         ("llama", {"rope_parameters": {**_ROPE, "rope_type": "linear", "factor": 4.0}}),
+        ("llama", {"rope_parameters": {**_ROPE, **_YARN}}),
+        ("llama", {"rope_parameters": {**_ROPE, **_YARN, "beta_fast": 8, "beta_slow": 2, "truncate": False}}),
+        ("llama", {"rope_parameters": {**_ROPE, **_YARN, "mscale": 0.7, "mscale_all_dim": 1.1}}),
+        ("llama", {"rope_parameters": {**_ROPE, **_YARN, "attention_factor": 1.3}}),
+        ("llama", {"rope_parameters": {**_ROPE, "rope_type": "dynamic", "factor": 2.0}}),
+        ("mistral", {"sliding_window": 96, "head_dim": 12}),
+        ("phi3", {"rope_parameters": {**_ROPE, "rope_type": "default", "partial_rotary_factor": 0.5}}),
+        ("phi3", {"sliding_window": 96, "tie_word_embeddings": True}),
         ("qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 96, "max_window_layers": 1}),
         ("qwen3", {"attention_bias": True}),
     ],
 )
 def test_logits_of_variants_equal_those_of_transformers(family: str, fields: dict[str, Any]) -> None:
     model = tiny_model(family, **fields)
-    runner, ids = tiny_runner(model, slots=2), np.random.default_rng(0).integers(0, VOCABULARY, 90)
+    longest = min(form_of(model.config).positions, POSITIONS)
+    runner, ids = tiny_runner(model, slots=2, max_length=longest), np.random.default_rng(0).integers(0, VOCABULARY, 90)
     with torch.no_grad():
         wanted = model(torch.from_numpy(ids)[None]).logits[0]
     runner.prefill(1, ids[:50], 0, last=False)

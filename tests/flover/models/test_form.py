@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import transformers
 
-from testing.decoders import FAMILIES, tiny_config, tiny_model
+from testing.decoders import FAMILIES, LLAMA_LIKE, tiny_config, tiny_model
 from tidal.errors import InvalidArgument
 from tidal.flover.form import DecoderForm, form_of
 from tidal.flover.models.weights import convert
@@ -16,7 +16,23 @@ from tidal.flover.models.weights_file import load_weights
 from tidal_builders.flover.converting import write_weights
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "fields", "positions"),
+    [
+        ("mistral", {"sliding_window": None}, 128),
+        ("mistral", {"sliding_window": 96}, 96),
+        ("mistral", {"sliding_window": 4096}, 128),
+        ("phi3", {"sliding_window": 50}, 50),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 96}, 96),
+        ("qwen2", {"use_sliding_window": False, "sliding_window": 96}, 128),
+    ],
+)
+def test_a_sliding_window_limits_sequences(family: str, fields: dict[str, Any], positions: int) -> None:
+    """Up to the window a model attends to all tokens, so that it needs none."""
+    assert form_of(tiny_config(family, **fields)).positions == positions
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *LLAMA_LIKE])
 def test_a_form_is_equal_after_json(family: str) -> None:
     form = form_of(tiny_config(family))
     assert DecoderForm.model_validate_json(form.model_dump_json()) == form
@@ -28,11 +44,20 @@ def test_a_form_is_equal_after_json(family: str) -> None:
     [
         (transformers.BertConfig(), "model_type 'bert' is not supported; accepted: gpt2, gptj"),
         (tiny_config("gpt2", scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx: True"),
-        (tiny_config("qwen2", use_sliding_window=True), "use_sliding_window: True; accepted is False"),
         (tiny_config("gpt2", activation_function="tanh"), "has the activation 'tanh'; accepted: gelu"),
         (
-            tiny_config("llama", rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
-            "rope_type 'dynamic'; accepted: default, linear, llama3",
+            tiny_config(
+                "phi3",
+                original_max_position_embeddings=64,
+                rope_parameters={
+                    "rope_type": "longrope",
+                    "rope_theta": 1e4,
+                    "factor": 2.0,
+                    "short_factor": [1.0] * 4,
+                    "long_factor": [1.0] * 4,
+                },
+            ),
+            "rope_type 'longrope'; accepted: default, dynamic, linear, llama3, yarn",
         ),
     ],
 )

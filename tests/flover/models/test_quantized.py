@@ -109,6 +109,7 @@ class _Counted(SourceTensors):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         tensor = super().__getitem__(name)
+        assert isinstance(tensor, torch.Tensor)
         self.alive += tensor.nbytes
         self.most = max(self.most, self.alive)
         weakref.finalize(tensor.untyped_storage(), self._freed, tensor.nbytes)

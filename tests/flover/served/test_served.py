@@ -207,9 +207,10 @@ class TestRefusals:
         assert sum(error is None for error in errors) >= MOST_OPEN
 
     def test_deadlines(self, url: str, served: Served) -> None:
+        texts = ["abcdefghij" * 2] * SLOTS["writer"]
         with Client(url) as client:
             with pytest.raises(Unavailable, match="deadline of 2 ms"):
-                client.generate("writer", [3] * 20, max_tokens=100, latency_ms=2)
+                client.generate("writer", texts, max_tokens=100, temperature=50.0, latency_ms=2)
             assert client.generate("writer", [3], max_tokens=2, latency_ms=10_000).tokens
         assert until(lambda: served.metric("taken_slots", "writer") == 0)
 
@@ -255,6 +256,15 @@ class TestCancellations:
             os.kill(stub, signal.SIGCONT)
         with Client(url) as client:
             assert list(client.generate("writer", [4], max_tokens=3).tokens) == served.greedy("writer", [4], 3)
+
+
+def test_texts_with_drafts_equal_those_of_transformers(url: str, served: Served) -> None:
+    """Prompts that repeat themselves, on every decoder; drafted tokens are counted."""
+    with Client(url) as client:
+        for model in FAMILIES:
+            for prompt in ([5, 6, 7] * 6, [9] * 12, [*range(20, 40)] * 2):
+                assert list(client.generate(model, prompt, max_tokens=20).tokens) == served.greedy(model, prompt, 20)
+    assert until(lambda: sum(served.metric("draft_tokens_total", model) for model in FAMILIES) > 0)
 
 
 def test_metrics(served: Served) -> None:

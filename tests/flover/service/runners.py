@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from testing.waiting import until
-from tidal.flover.engine.slots import SlotOwner
+from tidal.flover.engine.batches import SlotOwner
 from tidal.flover.memory.slots import SlotCopy, SlotMove, SlotTable
 from tidal.flover.runner import PrefillInput
 

@@ -19,10 +19,11 @@ from testing.waiting import until
 from tests.flover.service.runners import EOS, MAX_LENGTH, VOCABULARY, CheapCosts, RandomMoves, ScriptedRunner
 from tidal.flover.chat import ChatFormat, ChatTemplate
 from tidal.flover.engine.runners import Runner, SharedRunner
+from tidal.flover.engine.speculation import Speculation
 from tidal.flover.form import DecoderForm
 from tidal.flover.generation import Generation
 from tidal.flover.guided import GuidedGrammars, MaskWorker
-from tidal.flover.policies import FloverScheduler
+from tidal.flover.policies import FloverScheduler, SpeculationPolicy
 from tidal.flover.prompts import PromptReader
 from tidal.flover.request_parser import RequestParser
 from tidal.flover.responses import OUTPUTS
@@ -170,6 +171,7 @@ def running(
     tokenizer: Path | None = None,
     shuffle: bool = True,
     reuse_prefixes: bool = True,
+    speculates: bool = False,
     random_moves: bool = False,
     max_length: int = MAX_LENGTH,
     prefill_share: float = 1.0,
@@ -191,6 +193,7 @@ def running(
             parser = make_parser(file, max_length, decoder.slots)
             return FloverService(
                 context, parser, library, scheduler, shared, shuffle=shuffle, reuse_prefixes=reuse_prefixes,
+                speculation=Speculation(SpeculationPolicy(CheapCosts(), share=1.0)) if speculates else None,
                 max_delay_s=0.02,
             )  # fmt: skip
 

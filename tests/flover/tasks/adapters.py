@@ -22,8 +22,9 @@ TARGETS = {
     "gptj": ["q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"],
     "gpt_neox": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
     "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
 }
-TARGETS |= dict.fromkeys(("qwen2", "qwen3"), TARGETS["llama"])
+TARGETS |= dict.fromkeys(("mistral", "qwen2", "qwen3"), TARGETS["llama"])
 DIGEST = "0" * 64
 
 

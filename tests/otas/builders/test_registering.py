@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from testing import tiny_vision as tiny
 from testing.vits import tiny_vit
-from tests.otas.builders.test_training import digits
+from tests.otas.builders.digits import digits
 from tidal.commands.tasks import tasks
 from tidal.otas.runner import open_runner
 from tidal.otas.tasks import load_task

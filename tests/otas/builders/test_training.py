@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -12,36 +11,25 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 
 from testing import tiny_vision as tiny
 from testing.vits import tiny_config, tiny_vit
+from tests.otas.builders.digits import digits
 from tidal.errors import InvalidArgument
 from tidal.otas.images import ImageDecoder
 from tidal.otas.manifest import OtasForm
 from tidal.otas.runner import open_runner
 from tidal.otas.tasks import TaskParameters
 from tidal_builders.otas.training.accuracy import measure_accuracy
-from tidal_builders.otas.training.images import LabelledImages, Pixels, read_images
+from tidal_builders.otas.training.images import Pixels, read_images
 from tidal_builders.otas.training.pretrain import Variation, pretrain
-from tidal_builders.otas.training.settings import Settings
+from tidal_builders.otas.training.settings import ImageTrainingSettings
 from tidal_builders.otas.training.train import train_task
 from tidal_builders.otas.transformer import load_transformer
 
 pytestmark = pytest.mark.slow
 
-QUICK = Settings(epochs=3, batch=64, rate=0.01)
-
-
-def digits(count: int, labels: tuple[str, ...] = tuple("0123456789")) -> LabelledImages:
-    """Scans of handwritten digits of 8 x 8 pixels, whose classes are the digits modulo the number of labels."""
-    found = load_digits()
-    images = []
-    for image in found.images[:count]:
-        stream = io.BytesIO()
-        Image.fromarray((image * 15).astype(np.uint8)).save(stream, "PNG")
-        images.append(stream.getvalue())
-    return LabelledImages("digits", images, found.target[:count].astype(np.int64) % len(labels), labels)
+QUICK = ImageTrainingSettings(epochs=3, batch=64, rate=0.01)
 
 
 def form_of(vit: Any, gammas: tuple[int, ...]) -> OtasForm:
@@ -60,12 +48,14 @@ def same(one: TaskParameters, other: TaskParameters) -> bool:
 
 def test_a_pretrained_transformer_serves_trained_tasks(tmp_path: Path) -> None:
     config = tiny_config(size=8, channels=1, patch=(2, 2), width=32, inner=64, heads=4)
-    vit = pretrain(config, digits(700), Settings(epochs=6, rate=0.005))
+    vit = pretrain(config, digits(700), ImageTrainingSettings(epochs=6, rate=0.005))
     tiny.build(tmp_path / "r", tiny.write_source(tmp_path / "source", vit), gammas=[-6, 0, 2], static_batches=[])
     manifest = tiny.manifest_of(tmp_path / "r")
     trained, unseen = digits(1000, ("even", "odd")).split(0.2, seed=0)
     model = load_transformer(vit)
-    task = train_task(model, manifest.base, manifest, trained, Settings(epochs=4, rate=0.01), tmp_path / "work")
+    task = train_task(
+        model, manifest.base, manifest, trained, ImageTrainingSettings(epochs=4, rate=0.01), tmp_path / "work"
+    )
     accuracy = measure_accuracy(open_runner(manifest, tmp_path / "r/vision/1"), manifest, task, unseen)
     assert (len(trained), len(unseen)) == (800, 200)
     assert set(accuracy) == {-6, 0, 2}
@@ -81,7 +71,7 @@ def test_prompts_improve_on_a_head_alone(tmp_path: Path) -> None:
     vit = tiny_vit(size=8, channels=1)
     images = digits(128, ("even", "odd"))
     task = train_task(
-        load_transformer(vit), "b", form_of(vit, (0, 2)), images, Settings(epochs=40, rate=0.03), tmp_path
+        load_transformer(vit), "b", form_of(vit, (0, 2)), images, ImageTrainingSettings(epochs=40, rate=0.03), tmp_path
     )
     pixels = Pixels(images, vit.config.image)(range(len(images)))
     model = load_transformer(vit)

@@ -15,7 +15,7 @@ import numpy as np
 from testing.metrics import Counting
 from testing.requests import TextRequest, make_context
 from testing.waiting import until
-from tests.otas.test_manifest import CONTENT
+from tests.otas.content import CONTENT
 from tidal.metrics import Metrics
 from tidal.otas.images import FloatArray, ImageDecoder
 from tidal.otas.library import OtasLibrary, open_library

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.otas.photos import encoded, photo
 from tests.otas.served.conftest import Served
-from tests.otas.test_images import encoded, photo
 from tidal_client import AsyncClient, Client, InvalidArgument
 from tidal_client.main import build_app
 

@@ -12,8 +12,9 @@ import pytest
 from testing.requests import column
 from testing.vision import GAMMAS, Vision
 from testing.waiting import until
+from tests.otas.hostile_images import HOSTILE
+from tests.otas.photos import encoded, photo
 from tests.otas.served.conftest import TASKS, Served
-from tests.otas.test_images import HOSTILE, encoded, photo
 from tidal.otas.images import FloatArray, ImageDecoder
 from tidal.tasks.folder import remove_task
 from tidal_client import AsyncClient, Client, InvalidArgument, Unavailable

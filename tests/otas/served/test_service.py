@@ -14,8 +14,8 @@ from PIL import Image
 
 from testing.requests import TextRequest, column
 from testing.waiting import Gate, until
+from tests.otas.photos import encoded, photo
 from tests.otas.served.serving import GAMMA, MANIFEST, Scripted, ask, pixels, running
-from tests.otas.test_images import encoded, photo
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 from tidal.otas.reading import read_images
 from tidal.tasks.folder import remove_task

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,48 +12,16 @@ import pytest
 import torch
 
 from testing.truth import Exported, Truth, random_terms
-from tests.pets.engine.conftest import VOCABULARY, Bench, Loaded
-from tests.pets.engine.test_equality import compare
+from tests.pets.engine.comparing import compare
+from tests.pets.engine.conftest import VOCABULARY, Bench
+from tests.pets.engine.dense import OPTIONS, banks_at, load, terms_of
 from tidal.engines import Artifact
 from tidal.errors import InvalidArgument, Unavailable, Unsupported
 from tidal.pets.engine.description import read_description
-from tidal.pets.kinds.adapter import accepts_adapter
 from tidal.pets.opening import open_pets_engine
 from tidal.pets.tensorrt_engine.engine import TensorRtPetsEngine, open_dense_engine, open_tensorrt_engine
 from tidal.pets.tensorrt_engine.form import FORM_FILE, check_terms, read_form
-from tidal.pets.terms import Bottleneck, LinearTerms, TaskTerms
 from tidal_builders.pets.dense import dense_form, dense_module
-from tidal_builders.pets.spec import PetsPlanOptions
-
-OPTIONS = PetsPlanOptions(rank=20, bottleneck=40, tasks=12)
-KINDS = ("bias", "low_rank", "norm", "head", "bottleneck")
-
-
-def terms_of(kind: str, base: Exported, seed: int) -> TaskTerms:
-    """A task of a dense kind; bottlenecks have one activation and are only where adapters are accepted."""
-    if kind != "bottleneck":
-        return random_terms(kind, base.layers, seed)
-    activation: Any = ("relu", "gelu", "silu")[seed % 3]
-    linear: dict[str, LinearTerms] = {}
-    for draw in range(seed, seed + 99, 3):
-        drawn = random_terms("bottleneck", base.layers, draw)
-        for path, own in drawn.linear.items():
-            if accepts_adapter(path) and own.bottleneck is not None:
-                parts = (getattr(own.bottleneck, name) for name in ("down", "down_bias", "up", "up_bias"))
-                linear[path] = LinearTerms(bottleneck=Bottleneck(*parts, activation))
-        if linear:
-            break
-    return TaskTerms(drawn.head, linear)
-
-
-def banks_at(artifact: Artifact, resident: Mapping[str, int]) -> dict[str, Any]:
-    """Arrays of a plan's banks at their addresses."""
-    banks = {}
-    for name, address in resident.items():
-        shape: Any = artifact.shapes[name]
-        floats = (ctypes.c_float * int(np.prod(shape))).from_address(address)
-        banks[name] = np.ctypeslib.as_array(floats).reshape(shape)
-    return banks
 
 
 class TorchPlan:
@@ -85,11 +52,6 @@ def plan(exported: Callable[..., Exported], tmp_path_factory: Any) -> Exported:
 @pytest.fixture(scope="module")
 def engine(plan: Exported) -> TensorRtPetsEngine:
     return open_dense_engine(plan.folder, TorchPlan, torch.device("cpu"))
-
-
-def load(engine: TensorRtPetsEngine, plan: Exported, seed: int) -> dict[str, Loaded]:
-    terms = {kind: terms_of(kind, plan, seed) for kind in KINDS}
-    return {kind: Loaded(engine.add(own), own, plan) for kind, own in terms.items()}
 
 
 def test_all_dense_kinds_share_a_batch_while_tasks_are_added_and_removed(

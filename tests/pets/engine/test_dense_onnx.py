@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from testing.truth import Exported
+from tests.pets.engine.comparing import compare
 from tests.pets.engine.conftest import Bench
-from tests.pets.engine.test_dense import OPTIONS, banks_at, load
-from tests.pets.engine.test_equality import compare
+from tests.pets.engine.dense import OPTIONS, banks_at, load
 from tidal.engines import Artifact
 from tidal.engines.exporting import export_program, write_onnx
 from tidal.pets.tensorrt_engine.engine import open_dense_engine

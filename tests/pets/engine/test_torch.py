@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from testing.truth import KINDS, Exported, Truth, random_terms
+from tests.pets.engine.comparing import TOLERANCE, compare
 from tests.pets.engine.conftest import ENCODERS, VOCABULARY, Bench, Loaded, load_tasks
-from tests.pets.engine.test_equality import TOLERANCE, compare
 from tidal.device import has_gpu
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.engine.contract import answer

@@ -200,6 +200,26 @@ def test_a_config_next_to_the_adapter_is_respected(
     assert import_task(adapter, base, NO_OPTIONS).terms.head.task == task
 
 
+def test_options_of_other_tasks_are_refused_by_name(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
+    model = AutoModelForQuestionAnswering.from_pretrained(base_folder, num_labels=2)
+    get_peft_model(model, LoraConfig(task_type="QUESTION_ANS", target_modules=["query"])).save_pretrained(
+        tmp_path / "q"
+    )
+    get_peft_model(
+        AutoModel.from_pretrained(base_folder), LoraConfig(task_type="FEATURE_EXTRACTION", target_modules=["query"])
+    ).save_pretrained(tmp_path / "v")
+    found = import_task(tmp_path / "q", base, ImportOptions(impossible_answers=True, max_answer_tokens=3))
+    assert found.terms.head.settings == {"impossible_answers": True, "max_answer_tokens": 3}
+    assert import_task(tmp_path / "q", base, NO_OPTIONS).terms.head.settings == {}
+    for folder, options, message in (
+        ("q", ImportOptions(pooling="mean"), "--pooling is for tasks of embedding, and this one is of question-answ"),
+        ("v", ImportOptions(pooling="mean", impossible_answers=True), "--impossible-answers is for tasks of question-"),
+        ("v", ImportOptions(pooling="mean", max_answer_tokens=3), "--max-answer-tokens is for tasks of question-"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            import_task(tmp_path / folder, base, options)
+
+
 def test_one_output_is_a_regression_or_a_reranker(base_folder: Path, base: ImportBase, tmp_path: Path) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(base_folder, num_labels=1, ignore_mismatched_sizes=True)
     get_peft_model(model, LoraConfig(task_type="SEQ_CLS", target_modules=["query"])).save_pretrained(tmp_path)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.pets.fairness import MIXTURES, Closed, Open, mixed, simulate, uniform
+from tests.pets.policies.costs import TABLES
 from tidal.pets.policies import PetsBatch, PetsScheduler
 from tidal.pets.policies.lanes import LaneView
-from tidal.pets.profile import PetsProfile
 
 pytestmark = pytest.mark.slow
-
-# As `tidal build` measured it: all-MiniLM-L6-v2, OpenVINO, two cores.
-TABLES = PetsProfile.model_validate_json((Path(__file__).parent / "minilm_profile.json").read_text()).tables()
 
 
 class CheapestFirst(PetsScheduler):

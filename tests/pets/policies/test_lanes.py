@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.pets.fairness import MIXTURES, Closed, Open, simulate
+from tests.pets.policies.costs import TABLES as MINILM
 from tests.pets.policies.costs import make_profile
-from tests.pets.policies.test_fairness import TABLES as MINILM
 from tidal.pets.policies import (
     Batching,
     PetsBatch,

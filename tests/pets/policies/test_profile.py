@@ -90,7 +90,7 @@ def test_a_grid_never_extrapolates(length: int, queries: int) -> None:
         ({"terms_ms": {}}, "terms_ms"),
         ({"terms_ms": {"bias": Grid(lengths=(32,), batches=(1, 4), values=((1, 1),))}}, "terms_ms of bias must cover"),
         ({"terms_ms": {"bias": Grid(lengths=(64,), batches=(1, 2), values=((1, 1),))}}, "terms_ms of bias must cover"),
-        ({"terms_ms": {"bias": Grid(**AXES, values=((1, 1, 1), (1,), (1,)))}}, "terms_ms of bias must cover"),
+        ({"terms_ms": {"bias": Grid(**AXES, values=((1, 1, 1), (1,), (1,)))}}, "got 4 of 8 tokens, 1 of 16 tokens"),
         ({"memory_bytes": Grid(lengths=(8,), batches=(1,), values=((1,),))}, "memory_bytes must cover"),
         ({"operators": {"lora": {"flops_per_token": 1, "gigabytes_per_s": PROFILE.memory_bytes}}}, "names lora"),
         ({"spread_tokens": -1}, "spread_tokens"),

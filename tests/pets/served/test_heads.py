@@ -6,21 +6,24 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from testing.pets import MADE, Base
-from testing.task_heads import PROMPTS, answer_or_none, best_span, entities, expected, random_head
+from testing.task_heads import PROMPTS, answer_or_none, entities, expected, random_head
 from testing.truth import Truth, random_terms
 from testing.waiting import until
 from tests.pets.served.conftest import Served
-from tests.pets.served.test_served import make_texts
+from tests.pets.served.texts import make_texts
 from tidal.pets.tasks.folder import add_task
 from tidal.pets.terms import FloatArray, TaskTerms
 from tidal.tasks.folder import remove_task
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError
+from tidal_client.main import build_app
 
 pytestmark = pytest.mark.server
 
@@ -109,9 +112,11 @@ def check(tasks: Tasks, query: Query, answer: Any) -> None:
         assert (signs[clear] == (values[clear] > 0)).all()
         return
     if task == "question-answering":
-        start, end = best_span(values, tasks.base.tokenizer(query[1], query[2], return_offsets_mapping=True))
-        assert (answer["start"][0, 0], answer["end"][0, 0]) == (start, end)
-        assert answer["answer"][0, 0].decode() == str(query[2])[start:end]
+        context = str(query[2])
+        place = answer_or_none(values, tasks.base.tokenizer(query[1], context), context, impossible=False)
+        assert place is not None
+        assert (answer["start"][0, 0], answer["end"][0, 0]) == place
+        assert answer["answer"][0, 0].decode() == context[slice(*place)]
         return
     scale = max(1.0, float(np.abs(values).max()))
     close("logits", values, 1e-4 * scale)
@@ -219,6 +224,16 @@ def test_options_and_requested_outputs(served: Served, tasks: Tasks) -> None:
         listed = client.infer("full", text, task="topics", outputs=["labels"], threshold=0.0)["labels"][0, 0]
         assert len(json.loads(listed)) == 3
         assert "label" not in client.infer("full", text, task="stars")
+
+
+def test_a_file_is_embedded_by_a_task(served: Served, tasks: Tasks, tmp_path: Path) -> None:
+    texts, out = make_texts(9, seed=12), tmp_path / "out.npy"
+    (tmp_path / "in.txt").write_text("\n".join(texts))
+    command = ["embed", str(tmp_path / "in.txt"), "-m", "full", "-o", str(out), "--url", served.url("http")]
+    done = CliRunner().invoke(build_app(), [*command, "--task", "vectors", "--prompt", "query"])
+    assert done.exit_code == 0, done.output
+    wanted = [tasks.values("vectors", PROMPTS["query"] + text, None) for text in texts]
+    np.testing.assert_allclose(np.load(out), wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +25,11 @@ from transformers import (
 )
 from typer.testing import CliRunner, Result
 
+from testing.hub import hub_environment, running_hub
 from testing.models import make_tiny_classifier
 from testing.pets import Base
 from testing.servers import RunningServer
-from testing.task_heads import answer_or_none, best_span
+from testing.task_heads import answer_or_none
 from tests.pets.served.conftest import Served
 from tidal.commands import tasks as command
 from tidal.pets.base import load_base_layers
@@ -198,9 +201,8 @@ def test_answers_equal_those_of_peft(server: RunningServer, base: Base, tmp_path
         np.testing.assert_allclose(found, wanted.numpy(), atol=1e-4)
 
 
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_spans_equal_those_of_peft(server: RunningServer, base: Base, tmp_path: Path, protocol: str) -> None:
-    """peft's own class for answers drops token types, in training too."""
+def reader(base: Base, folder: Path) -> Any:
+    """Save a LoRA adapter that answers questions, and return its model."""
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(8)
         model = AutoModelForQuestionAnswering.from_pretrained(base.source, num_labels=2)
@@ -208,7 +210,14 @@ def test_spans_equal_those_of_peft(server: RunningServer, base: Base, tmp_path: 
         for weight in lora.parameters():
             if weight.requires_grad:
                 weight.copy_(torch.randn_like(weight) * 0.2)
-    lora.eval().save_pretrained(tmp_path)
+    lora.eval().save_pretrained(folder)
+    return lora
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_spans_equal_those_of_peft(server: RunningServer, base: Base, tmp_path: Path, protocol: str) -> None:
+    """peft's own class for answers drops token types, in training too."""
+    lora = reader(base, tmp_path)
     name = f"peft-spans-{protocol}"
     added = add(server.repository, "base", tmp_path, name, "--json", "--base-model", base.source)
     assert added.exit_code == 0, added.output
@@ -230,6 +239,28 @@ def test_spans_equal_those_of_peft(server: RunningServer, base: Base, tmp_path: 
             assert place is not None
             answer = client.answer("base", question, context, task=name)
             assert (answer.start, answer.end, answer.text) == (*place, context[slice(*place)])
+
+
+def test_imported_questions_may_have_no_answer(server: RunningServer, base: Base, tmp_path: Path) -> None:
+    """The options of the command decide that an empty answer competes, and how long an answer may be."""
+    lora, wanted = reader(base, tmp_path), []
+    base_model = ("--base-model", base.source, "--json")
+    for name, options in (("short", ("--max-answer-tokens", "2")), ("unsure", ("--impossible-answers",))):
+        added = add(server.repository, "base", tmp_path, name, *base_model, *options)
+        assert added.exit_code == 0, added.output
+    with Client(f"grpc://{server.grpc}") as client:
+        for question, context in itertools.product(TEXTS[:4], TEXTS[4:]):
+            encoded = base.tokenizer(question, context, return_tensors="pt")
+            with torch.inference_mode():
+                outputs = lora(**encoded)
+            values = torch.stack([outputs.start_logits[0], outputs.end_logits[0]], dim=1).numpy()
+            short = client.answer("base", question, context, task="short")
+            assert (short.start, short.end) == answer_or_none(values, encoded, context, 2, impossible=False)
+            wanted.append(answer_or_none(values, encoded, context))
+            answer = client.answer("base", question, context, task="unsure")
+            assert (answer.start, answer.end) == (wanted[-1] or (0, 0)), (question, context)
+            assert answer.text == ("" if wanted[-1] is None else context[slice(*wanted[-1])])
+    assert {each is None for each in wanted} == {True, False}
 
 
 @pytest.fixture
@@ -270,6 +301,22 @@ def test_answers_equal_those_of_the_unmodified_model(
     kept = record["provenance"]["accuracy"]
     assert kept == ({"rows": len(TEXTS), "accuracy": 1, "source_accuracy": 1} if with_data else None)
     np.testing.assert_allclose(answers_of(server, "base", task, TEXTS), source.logits, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_task_of_the_hub_is_downloaded_and_served(
+    server: RunningServer, sources: dict[str, Source], tmp_path: Path
+) -> None:
+    """In a process of its own: the hub's library reads its address once."""
+    command_line = [sys.executable, "-m", "tidal_client.main", "tasks", "add", "base", "tiny/hub-lora"]
+    command_line += ["--repository", str(server.repository), *KINDS["lora"][1]]
+    with running_hub("tiny/hub-lora", sources["lora"].folder) as (endpoint, asked):
+        environment = hub_environment(tmp_path, endpoint)
+        added = subprocess.run(command_line, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert added.returncode == 0, added.stderr
+    assert "added task 'hub-lora' to base" in added.stdout
+    assert any(each.startswith("GET") and each.endswith("adapter_model.safetensors") for each in asked)
+    np.testing.assert_allclose(answers_of(server, "base", "hub-lora", TEXTS), sources["lora"].logits, atol=1e-4)
 
 
 # Adapters with the task that their head answers, options of the command, and the output that the answers are made of.
@@ -326,7 +373,7 @@ def test_spans_equal_those_of_adapterhubs_library(server: RunningServer) -> None
             inputs = {name: np.array([[text.encode()]], object) for name, text in
                       (("text_input", question), ("text_pair", context))}  # fmt: skip
             found = client.infer("hub", inputs, task="spans")
-            wanted = best_span(np.asarray(values), tokenizer(question, context))
+            wanted = answer_or_none(np.asarray(values), tokenizer(question, context), context, impossible=False)
             assert (found["start"][0, 0], found["end"][0, 0]) == wanted
 
 
@@ -418,6 +465,13 @@ class TestRefusing:
         forced = add(repository, "base", lora, "forced", *labels, "--force")
         assert forced.exit_code == 0
         assert "note: added by --force: " in forced.stdout
+
+    @pytest.mark.parametrize("options", [("--impossible-answers",), ("--max-answer-tokens", "5")])
+    def test_options_of_questions_for_another_task(
+        self, repository: Path, sources: dict[str, Source], options: tuple[str, ...]
+    ) -> None:
+        message = self.refused(repository, sources["lora"].folder, *KINDS["lora"][1], *options)
+        assert f"{options[0]} is for tasks of question-answering, and this one is of classification" in message
 
     def test_a_lora_without_the_files_of_its_base(self, base: Base, repository: Path, sources: dict[str, Source],
                                                   tmp_path: Path) -> None:  # fmt: skip

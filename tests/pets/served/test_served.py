@@ -16,18 +16,12 @@ import pytest
 from testing.pets import Base
 from testing.waiting import until
 from tests.pets.served.conftest import Served
+from tests.pets.served.texts import WORDS, make_texts
 from tidal.tasks.folder import remove_task
 from tidal_builders.pets.typical import TYPICAL_KINDS
 from tidal_client import AsyncClient, Client, InvalidArgument, RequestError, Unavailable
 
 pytestmark = pytest.mark.server
-
-WORDS = ("please", "book", "cancel", "change", "flight", "hotel", "weather", "music", "song", "actor", "good", "bad")
-
-
-def make_texts(count: int, seed: int, longest: int = 40) -> list[str]:
-    draw = random.Random(seed)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(1, longest))) for _ in range(count)]
 
 
 def check(base: Base, task: str, text: str, answer: Any, pair: str | None = None) -> None:

@@ -98,7 +98,7 @@ class TestFailures:
             assert len(run.engine.batches) == 1
             between = ask("t", "a")
             run.ask(between)
-            with pytest.raises(Unavailable, match="stops serving here"):
+            with pytest.raises(Unavailable, match="is being unloaded"):
                 between.wait()
             go_on.set()
             for request in run.open[:-1]:

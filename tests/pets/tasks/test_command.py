@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from testing.small_base import MADE, random_task, small_base
+from tests.pets.tasks.bases import publish
 from tests.tabi.serving import cascades, write_cascade
 from tidal.catalog.graph import ModelGraph
 from tidal.commands import tasks as command
-from tidal.pets.base import load_base_info, load_base_layers, make_base_layers, write_base_layers
+from tidal.pets.base import load_base_info, load_base_layers
 from tidal.pets.tasks.folder import add_task, load_task
-from tidal.pets.terms import BaseLayers
 from tidal_client.extras import install_command
 
 runner = CliRunner()
@@ -24,13 +24,6 @@ runner = CliRunner()
 
 def run(repository: Path, *arguments: str) -> Result:
     return runner.invoke(command.tasks, [*arguments, "--repository", str(repository)])
-
-
-def publish(repository: Path, base: BaseLayers, version: int = 1) -> None:
-    folder = repository / "encoder" / str(version)
-    folder.mkdir(parents=True)
-    layers, info = make_base_layers(base.linear, base.norm, {}, base.width)
-    write_base_layers(folder, layers, info)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from testing.small_base import MADE, random_task, small_base
-from tests.pets.tasks.test_command import publish
+from tests.pets.tasks.bases import publish
 from tidal.commands import tasks as command
 from tidal.pets.base import load_base_layers
 from tidal.pets.tasks.folder import add_task

@@ -21,12 +21,12 @@ from tidal_builders.pets.base import base_layers
 from tidal_builders.pets.encoder import read_encoder
 from tidal_builders.pets.training.examples import Examples
 from tidal_builders.pets.training.merged import merged_classifier
-from tidal_builders.pets.training.settings import RATES, TrainingSettings
-from tidal_builders.pets.training.train import Trained, train_task
+from tidal_builders.pets.training.settings import TrainingSettings
+from tidal_builders.pets.training.train import TRAINABLE, Trained, train_task
 
 pytestmark = pytest.mark.slow
 
-KINDS = sorted(RATES)
+KINDS = sorted(TRAINABLE)
 GOOD, BAD = ("good", "great", "love", "best"), ("bad", "awful", "hate", "worst")
 LABELS = ("bad", "good")
 # A tiny encoder of random weights needs higher rates, and has too few weights to change only one in 200.

@@ -11,7 +11,7 @@ from scipy import stats
 from testing.candidates import candidate, manifest
 from tidal.tabi.equations import confidence, reroute_probability
 from tidal.tabi.manifest import Calibration, Expected, Metric, RegressionCalibration
-from tidal.tabi.route import Route
+from tidal.tabi.query_route import Route
 from tidal_builders.tabi.data import LevelOutputs
 from tidal_builders.tabi.evaluate import LevelChain, Weights, latency, score
 from tidal_builders.tabi.weights import Tuner, by_accuracy

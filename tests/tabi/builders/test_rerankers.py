@@ -28,7 +28,7 @@ from tests.tabi.builders.conftest import (
 from tidal.repository.config import read_config
 from tidal.tabi.equations import request_key
 from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
-from tidal.tabi.route import Route
+from tidal.tabi.query_route import Route
 from tidal_builders.texts import make_texts
 from tidal_client import Client, InvalidArgument
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 
 from tidal.arlo.policies.base import ArloQuery
+from tidal.errors import InvalidArgument
 
 # A heap entry is one integer of load and lane: comparisons dominate the time of a dispatch.
 _LANE_BITS = 40
@@ -102,3 +104,21 @@ class RuntimeLevel:
             if instance and instance.waiting + instance.running + instance.held == entry >> _LANE_BITS:
                 return instance
             heappop(heap)
+
+
+def check_counts(node: str | None, counts: Sequence[int], runtimes: int) -> None:
+    """Check the numbers of instances of a node.
+
+    Args:
+        node: Name of the node; None for this one, which has at least one instance of the longest runtime (Eq. 7).
+        counts: Instances by runtime.
+        runtimes: Number of runtimes.
+
+    Raises:
+        InvalidArgument: The numbers do not match the runtimes.
+    """
+    if len(counts) != runtimes or min(counts) < 0 or (node is None and counts[-1] < 1):
+        where, least = ("", ", at least 1 for the longest runtime") if node is None else (f" of node '{node}'", "")
+        raise InvalidArgument(
+            f"the allocation {list(counts)}{where} does not match the runtimes; expected {runtimes} counts{least}"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from bisect import insort
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,8 @@ from operator import attrgetter
 
 from tidal.arlo.policies.algorithm_1 import choose_level
 from tidal.arlo.policies.base import ArloBatch, ArloQuery
-from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
+from tidal.arlo.policies.deadlines import WaitingDeadlines
+from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel, check_counts
 from tidal.arlo.scheduling import capacity_within
 from tidal.errors import InvalidArgument
 
@@ -51,12 +51,11 @@ class PartitionedPolicy:
         decay: float = 0.9,
         peek: int = 6,
     ) -> None:
-        self._latencies = tuple(latencies_s)
         self._threshold = threshold
         self._decay = decay
         self._peek = peek
         self._levels = [
-            self._make_level(max_length, capacity_within(slo_s, latency))
+            RuntimeLevel(max_length, capacity_within(slo_s, latency))
             for max_length, latency in zip(runtimes, latencies_s, strict=True)
         ]
         self._fitting: list[list[RuntimeLevel]] = []  # by length: levels with instances that fit it, ascending
@@ -66,9 +65,7 @@ class PartitionedPolicy:
         # Instances that can start a query, in the order they became ready.
         self._ready: deque[RuntimeInstance] = deque()
         self._waiting = 0
-        self._with_deadline: dict[ArloQuery, RuntimeInstance] = {}  # instance of each waiting query with a deadline
-        self._tickets = count()
-        self._deadlines: list[tuple[float, int, ArloQuery]] = []  # last moment to start, ticket
+        self._deadlines = WaitingDeadlines(tuple(latencies_s))
         self.demotions = 0
         """Dispatches to a longer runtime than the shortest deployed one that fits."""
         self.allocate(instances)
@@ -135,7 +132,6 @@ class PartitionedPolicy:
     def clear(self) -> None:
         """Remove all waiting queries."""
         self._waiting = 0
-        self._with_deadline.clear()
         self._deadlines.clear()
         self._ready.clear()
         for instance in self._instances.values():
@@ -146,12 +142,8 @@ class PartitionedPolicy:
     def expired(self, now: float) -> list[ArloQuery]:
         """Remove and return the queries that would miss their deadline even if their instance started them now."""
         late: list[ArloQuery] = []
-        while self._deadlines and self._deadlines[0][0] < now:
-            query = heapq.heappop(self._deadlines)[2]
-            instance = self._with_deadline.get(query)
-            # It may have been dispatched again since, to a faster instance; that dispatch has its own entry.
-            if instance is None or query.deadline is None or query.deadline - self._latencies[instance.runtime] >= now:
-                continue
+        while (found := self._deadlines.first_late(now)) is not None:
+            query, instance = found
             late.append(query)
             if instance.ready and instance.waiting == 1:
                 self._ready.remove(instance)
@@ -209,7 +201,7 @@ class PartitionedPolicy:
         wanted: dict[str | None, Sequence[int]] = {None: instances}
         wanted.update((node, counts) for node, counts in (remote or {}).items())
         for node, counts in wanted.items():
-            self._check(node, counts)
+            check_counts(node, counts, len(self._levels))
         gone = {instance.node for instance in self._instances.values()}.difference(wanted)
         orphans: list[ArloQuery] = []
         for node, counts in [*wanted.items(), *((node, [0] * len(self._levels)) for node in gone)]:
@@ -224,14 +216,6 @@ class PartitionedPolicy:
             deployed = [longer for longer in self._levels[i:] if len(longer)]
             self._fitting += [deployed] * (level.max_length + 1 - len(self._fitting))
         self._dispatch_again(orphans)
-
-    def _check(self, node: str | None, counts: Sequence[int]) -> None:
-        if len(counts) != len(self._levels) or min(counts) < 0 or (node is None and counts[-1] < 1):
-            where, least = ("", ", at least 1 for the longest runtime") if node is None else (f" of node '{node}'", "")
-            raise InvalidArgument(
-                f"the allocation {list(counts)}{where} does not match the runtimes; "
-                f"expected {len(self._levels)} counts{least}"
-            )
 
     def _count(self, node: str | None) -> list[int]:
         counts = [0] * len(self._levels)
@@ -257,15 +241,7 @@ class PartitionedPolicy:
         if instance.waiting == 1 and not instance.running and not instance.held:
             self._ready.append(instance)
         if query.deadline is not None:
-            self._with_deadline[query] = instance
-            last_moment = query.deadline - self._latencies[instance.runtime]
-            heapq.heappush(self._deadlines, (last_moment, next(self._tickets), query))
-            if len(self._deadlines) > 2 * len(self._with_deadline) + 64:
-                self._deadlines = [entry for entry in self._deadlines if entry[2] in self._with_deadline]
-                heapq.heapify(self._deadlines)
-
-    def _make_level(self, max_length: int, capacity: int) -> RuntimeLevel:
-        return RuntimeLevel(max_length, capacity)
+            self._deadlines.add(query, query.deadline, instance)
 
     def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
         """Select a level and its head instance (Algorithm 1); the caller does DISPATCH and UPDATE (lines 21 and 22)."""
@@ -285,7 +261,7 @@ class PartitionedPolicy:
         self._waiting -= 1
         instance.waiting -= 1
         if query.deadline is not None:
-            del self._with_deadline[query]
+            self._deadlines.remove(query)
 
     def _take_queue(self, instance: RuntimeInstance) -> list[ArloQuery]:
         """Empty an instance's queue and return its queries."""

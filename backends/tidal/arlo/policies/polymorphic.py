@@ -78,8 +78,13 @@ class PolymorphicPolicy:
     ) -> None:
         self._runtimes = tuple(runtimes)
         static = [length for length in self._runtimes if length <= static_upto]
-        self._bins = tuple(sorted({*static, *(each for each in profile.lengths if each > static_upto)}))
-        self._static_upto = static_upto
+        bins = tuple(sorted({*static, *(each for each in profile.lengths if each > static_upto)}))
+        # By length: the length that a query is padded to, and its bin.
+        lengths = range(self._runtimes[-1] + 1)
+        self._padded = [
+            n if n > static_upto else self._runtimes[bisect.bisect_left(self._runtimes, n)] for n in lengths
+        ]
+        self._bin = [bisect.bisect_left(bins, n) for n in lengths]
         self._max_batch = min(max_batch, profile.max_batch)
         self._service_weight = service_weight
         self._lanes = LanePolicy(profile.concurrency, 0 if parallel is None else parallel.concurrency)
@@ -87,7 +92,7 @@ class PolymorphicPolicy:
         self._narrow = None
         if parallel is not None and self._lanes.narrow is not None:
             self._narrow = _Lanes(parallel, self._lanes.narrow, overhead_s)
-        self._heaps: list[list[_Entry]] = [[] for _ in self._bins]
+        self._heaps: list[list[_Entry]] = [[] for _ in bins]
         self._deadlines: list[tuple[float, int]] = []  # last moment to start, ticket
         self._tickets = count()
         self._waiting: dict[int, ArloQuery] = {}
@@ -109,12 +114,12 @@ class PolymorphicPolicy:
         """Queue a query."""
         self._lanes.note_arrival(len(self._waiting))
         ticket = next(self._tickets)
-        service = self._service(query.length)
+        service = self._wide.table[self._padded[query.length]][1]
         key = query.arrival + self._service_weight * service
         if query.deadline is not None:
             key = min(key, query.deadline - service)
             heapq.heappush(self._deadlines, (query.deadline - service, ticket))
-        heapq.heappush(self._heaps[self._bin(query.length)], (key, ticket, query))
+        heapq.heappush(self._heaps[self._bin[query.length]], (key, ticket, query))
         self._waiting[ticket] = query
 
     def clear(self) -> None:
@@ -149,7 +154,7 @@ class PolymorphicPolicy:
         if lanes is None:
             self._push(candidates)
             return None
-        padded = [self._padded(query.length) for query in queries]
+        padded = [self._padded[query.length] for query in queries]
         behind = len(self._waiting) - len(queries)
         if self._deadlines:
             latest = [math.inf if query.deadline is None else query.deadline for query in queries]
@@ -162,7 +167,7 @@ class PolymorphicPolicy:
             del self._waiting[ticket]
         lane = self._lanes.start(lanes.mode, len(chosen))
         longest = max(query.length for _, _, query in chosen)
-        seconds = lanes.table[self._padded(longest)][len(chosen)] * self._lanes.pace(lanes.mode)
+        seconds = lanes.table[self._padded[longest]][len(chosen)] * self._lanes.pace(lanes.mode)
         runtime = bisect.bisect_left(self._runtimes, longest)
         alone = self._lanes.busy == 1 and not self._lanes.free
         return ArloBatch(lane, runtime, [query for _, _, query in chosen], seconds, alone)
@@ -171,7 +176,7 @@ class PolymorphicPolicy:
         """Free the lane of a batch that has run, in `took` seconds, or failed (None)."""
         ran = self._wide if self._narrow is None or batch.lane in self._wide.mode.lanes else self._narrow
         longest = max(query.length for query in batch.queries)
-        self._lanes.finished(batch.lane, ran.table[self._padded(longest)][len(batch.queries)], took)
+        self._lanes.finished(batch.lane, ran.table[self._padded[longest]][len(batch.queries)], took)
 
     def requeue(self, batch: ArloBatch) -> None:
         """Requeue the queries of a batch that its lane could not run. The lane stays busy until `finished`."""
@@ -184,11 +189,11 @@ class PolymorphicPolicy:
         if narrow is None:
             return self._wide
         head = queries[0]
-        only_wide = head.deadline is not None and now + narrow.table[self._padded(head.length)][1] > head.deadline
+        only_wide = head.deadline is not None and now + narrow.table[self._padded[head.length]][1] > head.deadline
 
         def waiting(mode: LaneMode) -> float:
             lanes = self._wide if mode is self._wide.mode else narrow
-            here = [self._padded(query.length) for query in queries]
+            here = [self._padded[query.length] for query in queries]
             behind = len(self._waiting) - len(here)
             coming = [here[0]] * min(self._max_batch, self._lanes.coming(len(self._waiting)))
             # Queries that have not arrived yet cannot share a batch with waiting ones.
@@ -217,7 +222,7 @@ class PolymorphicPolicy:
 
     def _push(self, entries: Sequence[_Entry]) -> None:
         for entry in entries:
-            heapq.heappush(self._heaps[self._bin(entry[2].length)], entry)
+            heapq.heappush(self._heaps[self._bin[entry[2].length]], entry)
 
     def _drop_stale(self) -> None:
         """Remove expired queries from the heaps' heads, and deadlines of queries that run already."""
@@ -227,12 +232,3 @@ class PolymorphicPolicy:
         if len(self._deadlines) > 2 * len(self._waiting) + 64:
             self._deadlines = [entry for entry in self._deadlines if entry[1] in self._waiting]
             heapq.heapify(self._deadlines)
-
-    def _bin(self, length: int) -> int:
-        return bisect.bisect_left(self._bins, length)
-
-    def _padded(self, length: int) -> int:
-        return length if length > self._static_upto else self._runtimes[bisect.bisect_left(self._runtimes, length)]
-
-    def _service(self, length: int) -> float:
-        return float(self._wide.table[self._padded(length)][1])

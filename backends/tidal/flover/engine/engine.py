@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from logging import Logger
 
 import torch
 
 from tidal.errors import Cancelled, TidalError
+from tidal.flover.engine.batches import SlotOwner
+from tidal.flover.engine.next_tokens import some_rows
 from tidal.flover.engine.runners import SharedRunner
-from tidal.flover.engine.slots import GenerationSlots, SlotOwner
+from tidal.flover.engine.slots import GenerationSlots
+from tidal.flover.engine.speculation import Speculation
 from tidal.flover.engine.tokens import append_tokens
 from tidal.flover.generation import Generation
 from tidal.flover.memory.slots import SlotCopy
@@ -39,11 +43,13 @@ class Engine:
         shuffle: Whether to make running slots contiguous before each pass; otherwise holes are computed until a new
             generation fills them.
         reuse_prefixes: Whether prompts start from a copy of what a slot holds of them.
+        speculation: Drafts of running generations; owned by the engine. None: every step gives one token.
     """
 
     def __init__(
         self, scheduler: FloverScheduler[Generation], runner: SharedRunner, responder: Responder,
         metrics: FloverMetrics, log: Logger, *, shuffle: bool, reuse_prefixes: bool,
+        speculation: Speculation | None = None,
     ) -> None:  # fmt: skip
         self._scheduler = scheduler
         self._runner = runner
@@ -53,6 +59,7 @@ class Engine:
         self._metrics = metrics
         self._log = log
         self._shuffle = shuffle
+        self._speculation = speculation if runner.runs_mixed else None
         self._last_decode_at: float | None = None  # None: the last iteration had no decode step
         self._progress_at = 0.0
         runner.take_over(self)
@@ -155,6 +162,8 @@ class Engine:
     def _decode(self) -> None:
         if not self._compact():
             return
+        if self._speculation is not None and self._check_drafts(self._speculation):
+            return
         began = time.monotonic()
         batch = self._slots.window_batch()
         window = batch.window
@@ -165,8 +174,34 @@ class Engine:
             self._fail(self._slots.running_generations, error)
             return
         if batch.rows is not None:
-            logits = logits[batch.rows]
-        self._decoded(batch.owners, logits, len(window), time.monotonic() - began)
+            logits = some_rows(logits, batch.rows)
+        self._append(batch.owners, logits)
+        seconds = self._step_ended(batch.owners, len(window), began)
+        if self._speculation is not None:
+            self._speculation.passed(seconds)
+
+    def _check_drafts(self, speculation: Speculation) -> bool:
+        """Decode the running slots and check drafts of their next tokens in one pass.
+
+        Returns:
+            False if nothing was run: there are no drafts, or the pass failed. A decode step then shows which
+            generation fails.
+        """
+        drafts = speculation.select(self._slots.running_generations) if speculation.due() else {}
+        if not drafts:
+            return False
+        began = time.monotonic()
+        batch = self._slots.draft_batch(drafts)
+        try:
+            with self._runner.use(self) as runner:
+                logits, _ = runner.mixed(batch.slots, batch.token_ids, batch.positions, ())
+        except Exception as error:
+            self._log.warning("a pass with drafts failed; its decode step runs without them: %s", error)
+            speculation.drop()
+            return False
+        self._append_drafted(batch.owners, drafts, logits)
+        self._metrics.drafted(*speculation.passed(self._step_ended(batch.owners, len(batch.slots), began)))
+        return True
 
     def _run_mixed(self, chunks: Sequence[Chunk]) -> bool:
         """Prefill several chunks, or chunks and a decode step, in one pass.
@@ -194,7 +229,8 @@ class Engine:
         tokens = sum(chunk.end - chunk.start for chunk in chunks)
         self._metrics.prefilled(tokens, duration * tokens / (tokens + len(batch.owners)))
         if batch.owners:
-            self._decoded(batch.owners, decoded, len(batch.owners), duration)
+            self._append(batch.owners, decoded)
+            self._step_ended(batch.owners, len(batch.owners), began)
         else:
             self._last_decode_at = None
         for chunk, logits in zip((chunk for chunk in chunks if chunk.last), ended, strict=True):
@@ -232,30 +268,64 @@ class Engine:
         if generation.admitted:
             self._slots.activate(generation)
 
-    def _decoded(self, owners: Sequence[SlotOwner], logits: torch.Tensor, window: int, duration: float) -> None:
-        began = time.monotonic()
-        self._append(owners, logits)
+    def _step_ended(self, owners: Sequence[SlotOwner], rows: int, began: float) -> float:
+        """Record a decode step after its tokens were appended, and return its duration in seconds."""
         ended = time.monotonic()
         since_last = None if self._last_decode_at is None else ended - self._last_decode_at
         generations = len({owner.generation for owner in owners})
-        self._metrics.decoded(generations, window, duration + ended - began, since_last)
+        self._metrics.decoded(generations, rows, ended - began, since_last)
         self._last_decode_at = ended
+        return ended - began
 
     def _append(self, owners: Sequence[SlotOwner], logits: torch.Tensor) -> None:
-        # Sent together: the sender would otherwise take turns with this loop from the first one on.
-        ready: list[Generation] = []
+        with self._sent_together() as ready:
+            self._advance(owners, logits, ready)
+
+    def _append_drafted(
+        self, owners: Sequence[SlotOwner], drafts: Mapping[Generation, Sequence[int]], logits: torch.Tensor
+    ) -> None:
+        """Append the next token of each generation, and those behind it while they are the drafted ones.
+
+        Args:
+            owners: Owners of the running slots.
+            drafts: Drafted tokens that the pass computed behind the last token of a generation.
+            logits: Logits of each owner's next token, and those behind each of its drafted tokens, [rows, vocabulary].
+        """
+        count, firsts = 0, list[int]()
+        for owner in owners:
+            firsts.append(count)
+            count += 1 + len(drafts.get(owner.generation, ()))
+        with self._sent_together() as ready:
+            depth, going_on = 0, list(zip(owners, firsts, strict=True))
+            while going_on:
+                rows = [row + depth for _, row in going_on]
+                self._advance([owner for owner, _ in going_on], some_rows(logits, rows), ready)
+                going_on = [
+                    (owner, row) for owner, row in going_on
+                    if _is_drafted(owner.generation, drafts.get(owner.generation, ()), depth)
+                ]  # fmt: skip
+                depth += 1
+
+    @contextmanager
+    def _sent_together(self) -> Iterator[dict[Generation, None]]:
+        """Generations to send; one by one, the sender would take turns with this loop from the first one on."""
+        ready: dict[Generation, None] = {}
         try:
-            for generation, error in append_tokens(owners, logits, self._copy_slots):
-                if error is not None:
-                    self._fail([generation], error)
-                elif generation.finish_reason is not None:
-                    self._finish(generation, generation.finish_reason)
-                    ready.append(generation)
-                elif generation.has_part:
-                    ready.append(generation)
+            yield ready
         finally:
             if ready:
                 self._responder.send(*ready)
+
+    def _advance(self, owners: Sequence[SlotOwner], logits: torch.Tensor, ready: dict[Generation, None]) -> None:
+        """Append the next token of each generation, and add those with something to send to `ready`."""
+        for generation, error in append_tokens(owners, logits, self._copy_slots):
+            if error is not None:
+                self._fail([generation], error)
+            elif generation.finish_reason is not None:
+                self._finish(generation, generation.finish_reason)
+                ready[generation] = None
+            elif generation.has_part:
+                ready[generation] = None
 
     def _copy_slots(self, generation: Generation, copies: Sequence[SlotCopy]) -> None:
         placed = self._slots.slot_copies(generation, copies)
@@ -271,6 +341,8 @@ class Engine:
         admitted, running = generation.admitted, self._slots.running
         self._scheduler.remove(generation)
         self._slots.free(generation, sound=outcome != "failed")
+        if self._speculation is not None:
+            self._speculation.forget(generation)
         self._metrics.ended(generation, outcome)
         if (record := generation.request.record) is not None and admitted:
             now = time.monotonic()
@@ -286,3 +358,8 @@ class Engine:
         self._metrics.running.set(self._scheduler.running)
         self._metrics.running_slots.set(self._slots.running)
         self._metrics.allocated.set(self._slots.allocated)
+
+
+def _is_drafted(generation: Generation, draft: Sequence[int], depth: int) -> bool:
+    """Whether a generation goes on with its draft's token number `depth`, whose logits are known."""
+    return depth < len(draft) and generation.admitted and generation.tokens[-1] == draft[depth]

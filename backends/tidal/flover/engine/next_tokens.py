@@ -30,7 +30,7 @@ def next_tokens(logits: torch.Tensor, samplers: Sequence[Sampler]) -> IntArray:
     adjusted = [row for row, each in enumerate(samplers) if each.adjusts]
     plain = [row for row, each in enumerate(samplers) if not each.adjusts]
     if plain:
-        tokens[plain] = sample_on_device(_rows(logits, plain), [samplers[row] for row in plain])
+        tokens[plain] = sample_on_device(some_rows(logits, plain), [samplers[row] for row in plain])
     if adjusted:
         tokens[adjusted] = sample_tokens(rows_on_host(logits, adjusted), [samplers[row] for row in adjusted])
     return tokens
@@ -43,8 +43,22 @@ def on_host(logits: torch.Tensor) -> bool:
 
 def rows_on_host(logits: torch.Tensor, rows: Sequence[int]) -> FloatArray:
     """Return some rows of logits in the host's memory, as a copy unless they are all and there already."""
-    found: FloatArray = _rows(logits, rows).cpu().numpy()
+    found: FloatArray = some_rows(logits, rows).cpu().numpy()
     return found
+
+
+def some_rows(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """Return some rows of logits where they are; without a copy if they are all of them in order.
+
+    Args:
+        logits: Logits on any device, float32 [rows, vocabulary].
+        rows: Indices of the rows to return.
+    """
+    if len(rows) == len(logits) and all(row == index for index, row in enumerate(rows)):
+        return logits
+    if on_host(logits):  # not by torch, whose threads take milliseconds to start beside those of the kernels
+        return torch.from_numpy(logits.numpy()[list(rows)])
+    return logits[torch.tensor(rows, device=logits.device)]
 
 
 def sample_on_device(logits: torch.Tensor, samplers: Sequence[Sampler]) -> IntArray:
@@ -63,7 +77,7 @@ def sample_on_device(logits: torch.Tensor, samplers: Sequence[Sampler]) -> IntAr
     tokens = logits.argmax(dim=-1)
     drawn = [row for row, each in enumerate(samplers) if not each.greedy]
     if drawn:
-        own = _draw(_rows(logits, drawn), [samplers[row] for row in drawn])
+        own = _draw(some_rows(logits, drawn), [samplers[row] for row in drawn])
         tokens[torch.tensor(drawn, device=logits.device)] = own
     chosen = logits.gather(1, tokens.clamp(min=0)[:, None])[:, 0]
     tokens = torch.where(torch.isfinite(chosen), tokens, UNDEFINED)  # argmax returns the index of a NaN
@@ -121,7 +135,3 @@ def _nucleus(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     inside = before < top_p[:, None] * weights.sum(dim=-1, keepdim=True)
     inside[:, 0] = True
     return torch.zeros_like(inside).scatter(1, order, inside)
-
-
-def _rows(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    return logits if len(rows) == len(logits) else logits[torch.tensor(rows, device=logits.device)]

@@ -4,67 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from tidal.flover.beams import BeamGroup
+from tidal.flover.engine.batches import RowBatch, SlotOwner, WindowBatch
 from tidal.flover.generation import Generation
 from tidal.flover.memory.contents import SlotContents
-from tidal.flover.memory.slots import SlotCopy, SlotMove, SlotTable, Window
+from tidal.flover.memory.slots import SlotCopy, SlotMove, SlotTable
 from tidal.flover.policies import PrefillChunk
 from tidal.flover.policies.prefixes import LEAST_REUSED, FreeSlot, choose_slot, common_prefix
 from tidal.flover.runner import PrefillInput
 from tidal.flover.sampling import IntArray
-from tidal.flover.tasks.adapter import LoraAdapter
-
-
-class SlotOwner(NamedTuple):
-    """Owner of one slot: a generation, or one of its beams.
-
-    Attributes:
-        generation: Generation that the slot belongs to.
-        number: Index among the generation's slots; 0 is the one that the prompt is prefilled into.
-    """
-
-    generation: Generation
-    number: int
-
-
-class WindowBatch(NamedTuple):
-    """Input of a decode step over a window of slots.
-
-    Attributes:
-        owners: Owners of the running slots, in order.
-        rows: Index of each owner's row in the window; None without holes.
-        window: Slots of the step.
-        token_ids: Last token of each row, [window] int64; 0 for a hole.
-        positions: Number of tokens held by each slot, [window] int64.
-        tasks: Task of each row, None for the base model and for a hole.
-    """
-
-    owners: list[SlotOwner]
-    rows: list[int] | None
-    window: Window
-    token_ids: IntArray
-    positions: IntArray
-    tasks: list[LoraAdapter | None]
-
-
-class RowBatch(NamedTuple):
-    """Input of the decode rows of a mixed pass, which has no holes.
-
-    Attributes:
-        owners: Owners of the running slots.
-        slots: Slot of each row, [rows] int64.
-        token_ids: Last token of each row, [rows] int64.
-        positions: Number of tokens held by each slot, [rows] int64.
-    """
-
-    owners: list[SlotOwner]
-    slots: IntArray
-    token_ids: IntArray
-    positions: IntArray
 
 
 class GenerationSlots:
@@ -200,6 +151,19 @@ class GenerationSlots:
             np.array([owner.generation.last_token(owner.number) for owner in owners], np.int64),
             np.array([owner.generation.held_tokens(owner.number) for owner in owners], np.int64),
         )
+
+    def draft_batch(self, drafts: Mapping[Generation, Sequence[int]]) -> RowBatch:
+        """Input of a pass over all running slots with drafted tokens behind the last token of some generations."""
+        owners = self._running()
+        slots, token_ids, positions = list[int](), list[int](), list[int]()
+        for owner in owners:
+            generation, number = owner
+            ids = (generation.last_token(number), *drafts.get(generation, ()))
+            held = generation.held_tokens(number)
+            slots += [self._table.slot(owner)] * len(ids)
+            token_ids += ids
+            positions += range(held, held + len(ids))
+        return RowBatch(owners, np.array(slots, np.int64), np.array(token_ids, np.int64), np.array(positions, np.int64))
 
     def slot_copies(self, generation: Generation, copies: Sequence[SlotCopy]) -> list[SlotCopy]:
         """Copies between slots of the runner, from copies between the indices of a generation's slots."""

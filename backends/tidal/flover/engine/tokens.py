@@ -9,8 +9,8 @@ import torch
 
 from tidal.errors import Internal, InvalidArgument
 from tidal.flover.beams import BeamGroup
-from tidal.flover.engine.next_tokens import next_tokens, rows_on_host
-from tidal.flover.engine.slots import SlotOwner
+from tidal.flover.engine.batches import SlotOwner
+from tidal.flover.engine.next_tokens import next_tokens, rows_on_host, some_rows
 from tidal.flover.generation import Generation
 from tidal.flover.memory.slots import SlotCopy
 from tidal.flover.sampling import (
@@ -48,11 +48,11 @@ def append_tokens(
             samplers.append(generation.method)
             rows.append(row)
     if sampled:
-        yield from _sample(sampled, samplers, logits if len(rows) == logits.shape[0] else logits[rows])
+        yield from _sample(sampled, samplers, some_rows(logits, rows))
     for generation, row_of in beams.items():
         assert isinstance(generation.method, BeamGroup)
         order = generation.method.slots if generation.generated else (0,)
-        beam_logits = logits[[row_of[index] for index in order]].cpu()
+        beam_logits = some_rows(logits, [row_of[index] for index in order]).cpu()
         yield generation, _advance_beams(generation, generation.method, beam_logits, copy_slots)
 
 

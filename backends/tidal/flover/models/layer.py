@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
-from tidal.flover.form import DecoderForm, Projection, Rotary
+from tidal.flover.form import DecoderForm, Projection, RopeScaling, Rotary
 from tidal.flover.models.linear import activate, linear, working_type
 from tidal.flover.models.weights import Affine, LayerWeights
 from tidal.flover.native.tiling import DEFAULT_TILING, Tiling
@@ -132,17 +132,34 @@ def norm(form: DecoderForm, rows: torch.Tensor, weights: Affine) -> torch.Tensor
 def rotary_table(rotary: Rotary, length: int, like: torch.Tensor) -> RotaryTable:
     """Return the table of `rotate` for positions below `length`, each [length, 1, dims], of the type of `like`."""
     frequencies = 1.0 / (rotary.theta ** (torch.arange(0, rotary.dims, 2, dtype=torch.float32) / rotary.dims))
+    magnitude = 1.0
     if (scaling := rotary.scaling) is not None:
-        stretched = frequencies / scaling.factor
-        if scaling.kind == "llama3":
-            # Rotations over the training length: few are stretched, many kept, and in between a mixture.
-            rotations = scaling.original * frequencies / (2 * math.pi)
-            kept = ((rotations - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
-            stretched = (1 - kept) * stretched + kept * frequencies
-        frequencies = stretched
+        kept = _kept(rotary, scaling, frequencies)
+        frequencies = (1 - kept) * frequencies / scaling.factor + kept * frequencies
+        magnitude = scaling.magnitude
     angles = (torch.arange(length, dtype=torch.float32)[:, None] * frequencies)[:, None]
-    cosines, sines = angles.cos(), angles.sin()
+    cosines, sines = angles.cos() * magnitude, angles.sin() * magnitude
     return torch.cat([cosines, cosines], -1).to(like), torch.cat([-sines, sines], -1).to(like)
+
+
+def _kept(rotary: Rotary, scaling: RopeScaling, frequencies: torch.Tensor) -> torch.Tensor:
+    """Share of each frequency that stays as it is, 0 to 1; the rest is divided."""
+    match scaling.kind:
+        case "llama3":
+            rotations = scaling.original * frequencies / (2 * math.pi)
+            return ((rotations - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
+        case "yarn":
+            # Components that make as many rotations over the length of training.
+            begin, end = (
+                rotary.dims * math.log(scaling.original / (2 * math.pi * rotations)) / (2 * math.log(rotary.theta))
+                for rotations in (scaling.high, scaling.low)
+            )
+            if scaling.whole:
+                begin, end = math.floor(begin), math.ceil(end)
+            begin, end = max(begin, 0), min(end, rotary.dims - 1)
+            numbers = torch.arange(len(frequencies), dtype=torch.float32)
+            return 1 - ((numbers - begin) / max(end - begin, 1e-3)).clamp(0, 1)
+    return torch.zeros(())
 
 
 def rotate(heads: torch.Tensor, rotary: RotaryTable) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +54,20 @@ class Quantized:
         grouped = self.integers().float().view(len(self.values), -1, self.group)
         scale, minimum = self.scales.float().unbind(-1)
         return (grouped * scale[..., None] + minimum[..., None]).flatten(1)[:, :inputs]
+
+
+def joined(weights: Sequence[torch.Tensor | Quantized]) -> torch.Tensor | Quantized:
+    """Join weights of equal inputs to one of all their outputs.
+
+    Args:
+        weights: Weights [outputs, inputs], at least one; integers stay integers if all have the same form.
+    """
+    integers = [each for each in weights if isinstance(each, Quantized)]
+    forms = {(each.values.shape[1:], each.scales.shape[1:]) for each in integers}
+    if len(integers) == len(weights) and len(forms) == 1:
+        values, scales = (torch.cat(parts) for parts in zip(*((e.values, e.scales) for e in integers), strict=True))
+        return Quantized(values, scales, integers[0].inputs)
+    return torch.cat([each.dequantized() if isinstance(each, Quantized) else each for each in weights])
 
 
 def quantize(weight: torch.Tensor, bits: int, group: int) -> Quantized:

@@ -15,9 +15,10 @@ import torch
 from tidal.errors import InvalidArgument
 from tidal.flover.form import DecoderForm
 from tidal.flover.models.orders import gpt_neox_order, gptj_order
-from tidal.flover.models.quantized import Quantized
+from tidal.flover.models.quantized import Quantized, joined
 
-State = Mapping[str, torch.Tensor]
+# Weights of linear layers may be `Quantized`.
+State = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,8 @@ def converted_parts(state: State, form: DecoderForm, *, tied: bool) -> Iterator[
             tokens, norm, head, layer = "gpt_neox.embed_in", "gpt_neox.final_layer_norm", "embed_out", _gpt_neox
             # Newer releases of transformers name the head as in the other families.
             head = head if f"{head}.weight" in state else "lm_head"
+        case "phi3":
+            tokens, norm, head, layer = "model.embed_tokens", "model.norm", "lm_head", _phi3
         case _:
             tokens, norm, head, layer = "model.embed_tokens", "model.norm", "lm_head", _llama
     try:
@@ -160,7 +163,8 @@ def _gptj(state: State, form: DecoderForm, number: int) -> LayerWeights:
     prefix, order = f"transformer.h.{number}.", torch.from_numpy(gptj_order(form))
 
     def permuted(name: str) -> torch.Tensor:
-        return state[f"{prefix}attn.{name}.weight"][order]
+        weight: torch.Tensor = state[f"{prefix}attn.{name}.weight"]
+        return weight[order]
 
     return LayerWeights(
         attention_norm=_affine(state, f"{prefix}ln_1"),
@@ -203,6 +207,20 @@ def _llama(state: State, form: DecoderForm, number: int) -> LayerWeights:
     )
 
 
+def _phi3(state: State, form: DecoderForm, number: int) -> LayerWeights:
+    prefix = f"model.layers.{number}."
+    return LayerWeights(
+        attention_norm=_affine(state, f"{prefix}input_layernorm"),
+        qkv=_dense(state, f"{prefix}self_attn.qkv_proj"),
+        query_norm=None,
+        key_norm=None,
+        output=_dense(state, f"{prefix}self_attn.o_proj"),
+        feed_norm=_affine(state, f"{prefix}post_attention_layernorm"),
+        up=_dense(state, f"{prefix}mlp.gate_up_proj"),
+        down=_dense(state, f"{prefix}mlp.down_proj"),
+    )
+
+
 def _affine(state: State, name: str) -> Affine:
     return Affine(state[f"{name}.weight"], state.get(f"{name}.bias"))
 
@@ -212,6 +230,6 @@ def _dense(state: State, name: str) -> Dense:
 
 
 def _joined(state: State, *names: str) -> Dense:
-    parts = [_affine(state, name) for name in names]
-    biases = [part.bias for part in parts if part.bias is not None]
-    return Dense(torch.cat([part.weight for part in parts]), torch.cat(biases) if biases else None)
+    weights = [state[f"{name}.weight"] for name in names]
+    biases = [bias for name in names if (bias := state.get(f"{name}.bias")) is not None]
+    return Dense(joined(weights), torch.cat(biases) if biases else None)

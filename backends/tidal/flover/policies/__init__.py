@@ -3,6 +3,18 @@
 from tidal.flover.policies.costs import PassCosts, ProfiledCosts
 from tidal.flover.policies.prefixes import Prefixes
 from tidal.flover.policies.scheduler import FloverScheduler
+from tidal.flover.policies.speculation import Acceptance, Draft, SpeculationPolicy
 from tidal.flover.policies.types import Admission, PrefillChunk, Schedulable
 
-__all__ = ["Admission", "FloverScheduler", "PassCosts", "PrefillChunk", "Prefixes", "ProfiledCosts", "Schedulable"]
+__all__ = [
+    "Acceptance",
+    "Admission",
+    "Draft",
+    "FloverScheduler",
+    "PassCosts",
+    "PrefillChunk",
+    "Prefixes",
+    "ProfiledCosts",
+    "Schedulable",
+    "SpeculationPolicy",
+]

@@ -32,7 +32,7 @@ class LayerSlice:
 
 def layer_slices(form: DecoderForm) -> dict[str, LayerSlice]:
     """Return the slice of each linear layer by its path in Hugging Face's inner model, such as `h.0.attn.c_attn`."""
-    by_layer = {"gpt2": _gpt2, "gptj": _gptj, "gpt_neox": _gpt_neox}.get(form.family, _llama)
+    by_layer = {"gpt2": _gpt2, "gptj": _gptj, "gpt_neox": _gpt_neox, "phi3": _phi3}.get(form.family, _llama)
     return {path: part for layer in range(form.layers) for path, part in by_layer(form, layer)}
 
 
@@ -80,6 +80,14 @@ def _llama(form: DecoderForm, layer: int) -> Iterator[tuple[str, LayerSlice]]:
     yield f"{prefix}.self_attn.o_proj", _whole(form, layer, "output")
     yield f"{prefix}.mlp.gate_proj", LayerSlice(layer, "up", 0, form.inner, form.width)
     yield f"{prefix}.mlp.up_proj", LayerSlice(layer, "up", form.inner, form.inner, form.width)
+    yield f"{prefix}.mlp.down_proj", _whole(form, layer, "down")
+
+
+def _phi3(form: DecoderForm, layer: int) -> Iterator[tuple[str, LayerSlice]]:
+    prefix = f"layers.{layer}"
+    yield f"{prefix}.self_attn.qkv_proj", _whole(form, layer, "qkv")
+    yield f"{prefix}.self_attn.o_proj", _whole(form, layer, "output")
+    yield f"{prefix}.mlp.gate_up_proj", _whole(form, layer, "up")
     yield f"{prefix}.mlp.down_proj", _whole(form, layer, "down")
 
 

@@ -25,7 +25,7 @@ from tidal.pets.tensorrt_engine.form import (
     read_form,
 )
 from tidal.pets.terms import FloatArray, TaskTerms
-from tidal.pets.torch_engine.pools import Pools
+from tidal.pets.torch_engine.pools import RowPools
 from tidal.pets.torch_engine.references import TaskReferences
 from tidal.pets.torch_engine.tasks import Numbers, TorchTask, load_task
 from tidal.pets.torch_engine.weights import put_norms, read_weights
@@ -54,7 +54,7 @@ class TensorRtPetsEngine:
     """
 
     def __init__(
-        self, description: Description, form: DenseForm, plan: TensorRtPlan, pools: Pools, shared_norms: Numbers
+        self, description: Description, form: DenseForm, plan: TensorRtPlan, pools: RowPools, shared_norms: Numbers
     ) -> None:
         self.description = description
         self._form = form
@@ -133,7 +133,7 @@ def open_dense_engine(
     """
     description, weights = read_weights(folder)
     form, names = read_form(folder), bank_names(description)
-    pools = Pools(list(form.banks), device, rows=form.banks)
+    pools = RowPools(list(form.banks), device, rows=form.banks)
     norms = put_norms(pools, description, weights)
     artifact = Artifact("tensorrt", folder / form.plan, "fp32", input_shapes(form, description), "gpu")
     addresses = {names[length]: matrix.data_ptr() for length, matrix in pools.matrices().items()}

@@ -16,7 +16,7 @@ from tidal.pets.policies.streams import TaskOperator
 from tidal.pets.terms import FloatArray, TaskTerms
 from tidal.pets.torch_engine.encoder import TorchEncoder
 from tidal.pets.torch_engine.plan import make_plan
-from tidal.pets.torch_engine.pools import Pools
+from tidal.pets.torch_engine.pools import RowPools
 from tidal.pets.torch_engine.references import TaskReferences
 from tidal.pets.torch_engine.runners import CpuRunner, Runner
 from tidal.pets.torch_engine.streams import Assign, together
@@ -38,7 +38,7 @@ class TorchPetsEngine:
     """
 
     def __init__(
-        self, description: Description, encoder: TorchEncoder, runner: Runner, pools: Pools, shared_norms: Numbers
+        self, description: Description, encoder: TorchEncoder, runner: Runner, pools: RowPools, shared_norms: Numbers
     ) -> None:
         self.description = description
         self.device: DeviceKind = "gpu" if runner.device.type == "cuda" else "cpu"
@@ -129,7 +129,7 @@ def open_torch_engine(
     """
     description, weights = read_weights(folder, merged)
     runner = _runner(device, threads, description)
-    pools = Pools(row_lengths(description), runner.device)
+    pools = RowPools(row_lengths(description), runner.device)
     encoder = TorchEncoder(description, as_tensors(weights), runner.device)
     return TorchPetsEngine(description, encoder, runner, pools, put_norms(pools, description, weights))
 

@@ -23,7 +23,7 @@ _GROWTH = 1.5
 ZERO_ROW = 0
 
 
-class Pool:
+class RowPool:
     """Rows of one length. Rows are stored and freed from any thread, while batches read others.
 
     A full matrix is replaced by a larger copy; a batch that began with the old one keeps it.
@@ -97,7 +97,7 @@ class Pool:
         self._free.append((old, size - old))
 
 
-class Pools:
+class RowPools:
     """The matrices of an engine, one per length of a row.
 
     Args:
@@ -108,7 +108,7 @@ class Pools:
 
     def __init__(self, lengths: Sequence[int], device: torch.device, rows: Mapping[int, int] | None = None) -> None:
         self._pools = {
-            length: Pool(length, device, None if rows is None else rows[length]) for length in sorted(set(lengths))
+            length: RowPool(length, device, None if rows is None else rows[length]) for length in sorted(set(lengths))
         }
 
     def matrices(self) -> Mapping[int, torch.Tensor]:

@@ -12,7 +12,7 @@ from tidal.pets.engine.checks import checked_terms
 from tidal.pets.engine.contract import LoadedTask
 from tidal.pets.engine.description import Description
 from tidal.pets.terms import Activation, Bottleneck, FloatArray, Head, LowRankDelta, SparseDelta, TaskTerms
-from tidal.pets.torch_engine.pools import ZERO_ROW, Pools
+from tidal.pets.torch_engine.pools import ZERO_ROW, RowPools
 from tidal.pets.torch_engine.sparse import SparseRows, pack_sparse
 
 Numbers = npt.NDArray[np.int64]
@@ -63,7 +63,7 @@ class TorchTask(LoadedTask):
     __slots__ = ("_held", "_pools", "bias", "bottlenecks", "cost_key", "low_rank", "norms", "sparse")
 
     def __init__(
-        self, head: Head, cost_key: str | None, pools: Pools, held: list[tuple[int, int, int]], extra: int
+        self, head: Head, cost_key: str | None, pools: RowPools, held: list[tuple[int, int, int]], extra: int
     ) -> None:
         self._pools = pools
         self._held: list[tuple[int, int, int]] | None = held
@@ -107,7 +107,7 @@ class _Rows:
         self.counts[length] = before + count
         self.wanted.append((table, position, length, before))
 
-    def put(self, pools: Pools) -> list[tuple[int, int, int]]:
+    def put(self, pools: RowPools) -> list[tuple[int, int, int]]:
         """Store all rows and fill the tables; returns length, first row and number of rows of each range."""
         first: dict[int, int] = {}
         try:
@@ -125,7 +125,7 @@ class _Rows:
 def load_task(
     terms: TaskTerms,
     description: Description,
-    pools: Pools,
+    pools: RowPools,
     shared_norms: Numbers,
     device: torch.device,
     cost_key: str | None = None,

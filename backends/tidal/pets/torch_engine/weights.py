@@ -12,7 +12,7 @@ from tidal.pets.engine.checks import checked_terms
 from tidal.pets.engine.description import WEIGHTS_FILE, Description, read_description
 from tidal.pets.merging import dense
 from tidal.pets.terms import FloatArray, TaskTerms
-from tidal.pets.torch_engine.pools import Pools
+from tidal.pets.torch_engine.pools import RowPools
 from tidal.pets.torch_engine.tasks import Numbers
 from tidal.tensor_file import map_tensors
 
@@ -46,7 +46,7 @@ def as_tensors(weights: Weights) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in weights.items()}
 
 
-def put_norms(pools: Pools, description: Description, weights: Weights) -> Numbers:
+def put_norms(pools: RowPools, description: Description, weights: Weights) -> Numbers:
     """Store the base's own normalisations in the pools.
 
     Args:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from tidal.errors import InvalidArgument
 from tidal.otas.images import ByteArray
 from tidal_builders.otas.training.images import LabelledImages, Pixels
-from tidal_builders.otas.training.settings import Settings
+from tidal_builders.otas.training.settings import ImageTrainingSettings
 from tidal_builders.otas.training.steps import autocast, load_checkpoint, save_checkpoint, schedule, shuffled
 from tidal_builders.otas.transformer import TransformerModel
 from tidal_builders.otas.vit import Vit, VitConfig
@@ -75,7 +75,7 @@ class _Classifier(nn.Module):
 def pretrain(
     config: VitConfig,
     images: LabelledImages,
-    settings: Settings,
+    settings: ImageTrainingSettings,
     progress: Callable[[float], None] = lambda _: None,
     *,
     variation: Variation = Variation(),

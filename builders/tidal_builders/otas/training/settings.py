@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ImageTrainingSettings:
     """Settings of one training; the defaults are those of OTAS §V.
 
     Attributes:

@@ -15,12 +15,12 @@ from torch import nn
 
 from tidal import device
 from tidal_builders.otas.training.images import IntArray
-from tidal_builders.otas.training.settings import Settings
+from tidal_builders.otas.training.settings import ImageTrainingSettings
 
 _WARM_UP_SHARE = 0.1
 
 
-def shuffled(count: int, settings: Settings, epoch: int) -> Iterator[IntArray]:
+def shuffled(count: int, settings: ImageTrainingSettings, epoch: int) -> Iterator[IntArray]:
     """Yield the rows of each step of an epoch, independent of earlier interruptions."""
     order = np.random.default_rng((settings.seed, epoch)).permutation(count)
     yield from (order[begin : begin + settings.batch] for begin in range(0, count, settings.batch))

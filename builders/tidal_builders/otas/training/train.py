@@ -18,7 +18,7 @@ from torch.nn import functional
 from tidal.otas.manifest import OtasForm
 from tidal.otas.tasks import Head, TaskParameters
 from tidal_builders.otas.training.images import FloatArray, IntArray, LabelledImages, Pixels
-from tidal_builders.otas.training.settings import Settings
+from tidal_builders.otas.training.settings import ImageTrainingSettings
 from tidal_builders.otas.training.steps import autocast, load_checkpoint, replace, save_checkpoint, schedule, shuffled
 from tidal_builders.otas.transformer import TransformerModel
 
@@ -31,7 +31,7 @@ def train_task(
     base: str,
     form: OtasForm,
     images: LabelledImages,
-    settings: Settings,
+    settings: ImageTrainingSettings,
     work: Path,
     progress: Progress = lambda _gamma, _share: None,
 ) -> TaskParameters:
@@ -96,7 +96,7 @@ def _train_gamma(
     task: _Task,
     pixels: Pixels,
     images: LabelledImages,
-    settings: Settings,
+    settings: ImageTrainingSettings,
     folder: Path,
     progress: Progress,
 ) -> Mapping[str, torch.Tensor]:

@@ -225,7 +225,7 @@ def _head(folder: Path, trained: Path | None, base: ImportBase, options: ImportO
     task = choose_task(found, len(weight), options, folder)
     named = described.get("label2id") or config.get("label2id")
     labels = sorted(named, key=named.__getitem__) if isinstance(named, dict) else None
-    settings = settings_of(task, base, folder, trained)
+    settings = settings_of(task, base, options, folder, trained)
     made = HeadOf(task, head_labels(task, options, labels, len(weight)), settings)
     head = Head(weight, bias if bias is not None else np.zeros(len(weight), np.float32), **made.fields())
     if task not in POOLED:

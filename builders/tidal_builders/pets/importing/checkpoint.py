@@ -84,7 +84,7 @@ def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) ->
     _check_layers(norm, {path: layer.weight.shape for path, layer in base.layers.norm.items()}, folder)
 
     named = [str(model.config.id2label[number]) for number in range(len(weight))]
-    settings, tail = settings_of(task, base, folder), cast(Tail, logits_of)
+    settings, tail = settings_of(task, base, options, folder), cast(Tail, logits_of)
     if task == "embedding":
         settings, tail = embedding_settings(options, base.layers.width, folder, base.folder)
     made = HeadOf(task, head_labels(task, options, named, len(weight)), settings)

@@ -117,7 +117,7 @@ def embedding_settings(options: ImportOptions, width: int, *folders: Path | None
         folders: Folders that may have the files of sentence-transformers; the first one that has is read.
 
     Raises:
-        InvalidArgument: No file and no option says how to pool.
+        InvalidArgument: No file and no option says how to pool, or an option is for another task.
         Unsupported: The folder has layers behind the pooling that a task cannot store.
     """
     from types import SimpleNamespace
@@ -125,6 +125,7 @@ def embedding_settings(options: ImportOptions, width: int, *folders: Path | None
     from tidal_builders.encoder_tasks.embedding import Dense, prepare_embedding  # torch: slow to load
     from tidal_builders.encoder_tasks.prepared import PrepareOptions
 
+    _refuse_other_options("embedding", options)
     known = [folder for folder in folders if folder is not None]
     folder = next((each for each in known if (each / "modules.json").is_file()), known[0])
     if options.pooling is None and not (folder / "modules.json").is_file():
@@ -162,17 +163,26 @@ def rerank_settings(*folders: Path | None) -> dict[str, Any]:
     return {"activation": activation}
 
 
-def settings_of(task: str, base: ImportBase, *folders: Path | None) -> dict[str, Any]:
+def settings_of(task: str, base: ImportBase, options: ImportOptions, *folders: Path | None) -> dict[str, Any]:
     """Settings of a task, except of embeddings.
 
     Args:
         task: Name of the task of encoders.
         base: Base that the task is made for.
+        options: Options of the import.
         folders: Folders that may have a configuration of the source model.
 
     Raises:
+        InvalidArgument: An option is for another task.
         Unsupported: See `rerank_settings`.
     """
+    _refuse_other_options(task, options)
+    if task == "question-answering":
+        longest = options.max_answer_tokens
+        return {
+            **({"impossible_answers": True} if options.impossible_answers else {}),
+            **({} if longest is None else {"max_answer_tokens": longest}),
+        }
     if task == "rerank":
         return rerank_settings(*folders)
     if task != "token-classification" or base.tokenizer is None:
@@ -182,3 +192,14 @@ def settings_of(task: str, base: ImportBase, *folders: Path | None) -> dict[str,
     if unknown is None and model.get("unk_token") is not None:
         unknown = open_tokenizer(base.tokenizer).token_to_id(model["unk_token"])
     return {"word_pieces": bool(model.get("continuing_subword_prefix")), "unknown_id": unknown}
+
+
+def _refuse_other_options(task: str, options: ImportOptions) -> None:
+    """Refuse options of an import that are for another task."""
+    for option, accepting, given in (
+        ("--pooling", "embedding", options.pooling is not None),
+        ("--impossible-answers", "question-answering", options.impossible_answers),
+        ("--max-answer-tokens", "question-answering", options.max_answer_tokens is not None),
+    ):
+        if given and task != accepting:
+            raise InvalidArgument(f"{option} is for tasks of {accepting}, and this one is of {task}; omit it")

@@ -36,6 +36,8 @@ class ImportOptions:
         min_agreement: Bound that replaces the default of `min_score`; None: the default.
         task: Task of encoders that the head answers, where the source leaves a choice; None: the source's.
         pooling: How hidden states become an embedding; None: as the source's files say.
+        impossible_answers: Whether a question may have no answer in its context.
+        max_answer_tokens: Maximum number of tokens of an answer to a question; None: the task's default.
     """
 
     labels: tuple[str, ...] | None = None
@@ -46,6 +48,8 @@ class ImportOptions:
     min_agreement: float | None = None
     task: str | None = None
     pooling: str | None = None
+    impossible_answers: bool = False
+    max_answer_tokens: int | None = None
 
     @property
     def min_score(self) -> float:

@@ -64,7 +64,7 @@ def import_peft(folder: Path, base: ImportBase, options: ImportOptions) -> Impor
     task = choose_task(_task(found, folder, trained.folder, outputs), outputs or None, options, folder)
     _check_head(parts, task)
     named, note = (None, "") if options.labels is not None else _named(folder, trained.folder, outputs)
-    settings, tail = settings_of(task, base, folder, trained.folder), None
+    settings, tail = settings_of(task, base, options, folder, trained.folder), None
     if task == "embedding":
         settings, tail = embedding_settings(options, base.layers.width, folder, trained.folder, base.folder)
     head = HeadOf(task, head_labels(task, options, named, outputs), settings)

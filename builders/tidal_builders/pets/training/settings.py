@@ -1,16 +1,8 @@
-"""Training settings: sizes of each kind as published, and learning rates for a few epochs of a few thousand texts."""
+"""Training settings: sizes of each kind as published."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-
-from tidal.errors import InvalidArgument
-
-# Learning rates of what a kind adds or changes. A mask changes only when a score crosses the threshold: long steps.
-RATES: Mapping[str, float] = {
-    "adapter": 1e-3, "bitfit": 2e-3, "diff_pruning": 2e-4, "lora": 1e-3, "maskbert": 1e-2,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +12,7 @@ class TrainingSettings:
     Attributes:
         epochs: Number of passes over all texts.
         batch: Number of texts per step.
-        rate: Learning rate of what the kind adds or changes; None: the kind's in `RATES`.
+        rate: Learning rate of what the kind adds or changes; None: the kind's.
         head_rate: Learning rate of the classifier, which starts from random values.
         longest: Number of tokens at which texts are truncated.
         seed: Seed of all random numbers.
@@ -40,16 +32,3 @@ class TrainingSettings:
     rank: int = 8
     masked_share: float = 0.05
     changed_share: float = 0.005
-
-    def rate_of(self, kind: str) -> float:
-        """The learning rate of what a kind adds or changes.
-
-        Args:
-            kind: Name of the kind.
-
-        Raises:
-            InvalidArgument: Tasks of this kind cannot be trained.
-        """
-        if kind not in RATES:
-            raise InvalidArgument(f"tasks of the kind '{kind}' cannot be trained; accepted: {', '.join(RATES)}")
-        return RATES[kind] if self.rate is None else self.rate

@@ -41,9 +41,28 @@ class TrainableTerms(Protocol):
         """The trained terms."""
 
 
-_CHANGES: dict[str, Callable[[Module, BaseLayers, TrainingSettings], TrainableTerms]] = {
-    "adapter": Adapters, "bitfit": Biases, "diff_pruning": Differences, "lora": LowRank, "maskbert": Masks,
-}  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class TrainableKind:
+    """How a kind is trained.
+
+    Attributes:
+        rate: Default learning rate of what the kind adds or changes, for a few epochs of a few thousand texts.
+        prepare: Makes an encoder's trainable part.
+    """
+
+    rate: float
+    prepare: Callable[[Module, BaseLayers, TrainingSettings], TrainableTerms]
+
+
+#: The kinds that can be trained, by name.
+TRAINABLE: dict[str, TrainableKind] = {
+    "adapter": TrainableKind(1e-3, Adapters),
+    "bitfit": TrainableKind(2e-3, Biases),
+    "diff_pruning": TrainableKind(2e-4, Differences),
+    "lora": TrainableKind(1e-3, LowRank),
+    # A mask changes only when a score crosses the threshold: long steps.
+    "maskbert": TrainableKind(1e-2, Masks),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +97,7 @@ def train_task(
         encoder: Encoder of transformers, as `AutoModel` loads it. It is changed: load another one for the next task.
         tokenizer: Tokenizer of the encoder.
         base: Layers of the encoder.
-        kind: Kind of the task: adapter, bitfit, diff_pruning, lora or maskbert.
+        kind: Kind of the task, one of `TRAINABLE`.
         texts: Texts of one string each, or of two.
         truth: Label of each text.
         labels: All labels, in the order of the classifier's outputs.
@@ -88,7 +107,10 @@ def train_task(
     Raises:
         InvalidArgument: The kind cannot be trained, there are no texts, or a label is not one of `labels`.
     """
-    rate = settings.rate_of(kind)
+    if kind not in TRAINABLE:
+        raise InvalidArgument(f"tasks of the kind '{kind}' cannot be trained; accepted: {', '.join(TRAINABLE)}")
+    trainable = TRAINABLE[kind]
+    rate = trainable.rate if settings.rate is None else settings.rate
     unknown = sorted(set(truth) - set(labels))
     if unknown or not texts or len(texts) != len(truth):
         reason = f"label '{unknown[0]}' is not one of the task's" if unknown else "every text needs a label"
@@ -98,7 +120,7 @@ def train_task(
     begin = time.monotonic()
     torch.manual_seed(settings.seed)
     encoder.requires_grad_(False)
-    change = _CHANGES[kind](encoder, base, settings)
+    change = trainable.prepare(encoder, base, settings)
     head = torch.nn.Linear(base.width, len(labels))
     torch.nn.init.normal_(head.weight, std=0.02)
     torch.nn.init.zeros_(head.bias)

@@ -18,7 +18,7 @@ from tidal.tabi.jobs import CascadeJob, CascadeQuery, LevelCall
 from tidal.tabi.manifest import Candidate, TabiManifest
 from tidal.tabi.metrics import DegradationCause, TabiMetrics
 from tidal.tabi.parameters import TabiParameters
-from tidal.tabi.route import Route, feed_all
+from tidal.tabi.query_route import Route, feed_all
 from tidal.tabi.tokenization import LevelTokenizers, QueryTexts, request_texts
 
 # A smaller level's answer is sent this long before the deadline, so that the client receives it in time.

@@ -14,7 +14,7 @@ from tidal.errors import Internal
 from tidal.serving.softmax import softmax
 from tidal.tabi.equations import draw, reroute_probability
 from tidal.tabi.manifest import Calibration, Candidate, RegressionCalibration, TabiManifest
-from tidal.tabi.route import Route, ensembles, feed_all
+from tidal.tabi.query_route import Route, ensembles, feed_all
 
 SURE, UNSURE = [0.0, 50.0], [0.2, 0.0]
 PLAIN = Calibration(temperature=1)

@@ -1,0 +1,148 @@
+"""Speculation: how many drafted tokens a pass checks beside the next token of every running generation.
+
+A draft costs rows of a pass, and saves passes if the model would have generated it (Leviathan et al., "Fast Inference
+from Transformers via Speculative Decoding", ICML 2023, §3). Rows are cheap while a pass waits for weights from memory,
+and do not pay once many generations share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidal.flover.policies.costs import PassCosts
+
+#: Most tokens of a draft: with the last token they are the rows of one matrix tile.
+MOST_DRAFTED = 15
+# Most drafted tokens of a pass, which bounds its activations.
+_MOST_ROWS = 256
+# Least gain in tokens per second: a pass with drafts also samples in several rounds.
+_LEAST_GAIN = 1.02
+# Weight of the newest draft in the running mean of acceptance, of one generation and of all.
+_ACCEPTANCE_WEIGHT = 1 / 8
+_PRIOR_WEIGHT = 1 / 64
+_FIRST_PRIOR = 0.25
+# Weight of the newest pass in the ratio of measured to predicted duration, and the limits of a ratio: a pass that other
+# work delayed shows nothing.
+_PACE_WEIGHT = 1 / 16
+_PACES = 0.5, 2.0
+# Weight with which the ratio of passes with drafts returns from above 1 at each pass without any: they are tried again.
+_RETURN_WEIGHT = 1 / 512
+
+
+class Draft(NamedTuple):
+    """Tokens that a generation may continue with, as the policy sees them.
+
+    Attributes:
+        length: Number of tokens, at least 1.
+        acceptance: Probability that a token is accepted if those before it are.
+    """
+
+    length: int
+    acceptance: float
+
+
+class Acceptance:
+    """Running estimate of the probability that a drafted token is accepted.
+
+    Attributes:
+        mean: The estimate.
+
+    Args:
+        mean: Estimate before the first observation.
+        weight: Weight of the newest observation.
+    """
+
+    def __init__(self, mean: float, weight: float = _ACCEPTANCE_WEIGHT) -> None:
+        self.mean = mean
+        self._weight = weight
+
+    def observe(self, accepted: int, rejected: bool) -> None:
+        """Record the outcome of a draft.
+
+        Args:
+            accepted: Number of its tokens that were accepted.
+            rejected: Whether the token behind these was rejected.
+        """
+        for outcome in [1.0] * accepted + [0.0] * rejected:
+            self.mean += (outcome - self.mean) * self._weight
+
+
+class SpeculationPolicy:
+    """Selects the drafted tokens of each pass: those with which it generates the most tokens per second.
+
+    By the acceptance `a` of a generation, its draft of `k` tokens adds `a + a² + … + a^k` expected tokens. A pass with
+    drafts takes the duration of the decode step and that of a chunk of as many tokens as are drafted, times the recent
+    ratio of measured to predicted durations of such passes. So drafts end by themselves where they do not pay.
+
+    Args:
+        costs: Durations of passes.
+        share: Bound on the time that drafts add to a step, as a multiple of its duration.
+
+    Attributes:
+        prior: Acceptance of a generation whose drafts were not checked yet: the mean of all.
+    """
+
+    def __init__(self, costs: PassCosts, *, share: float) -> None:
+        self.prior = Acceptance(_FIRST_PRIOR, _PRIOR_WEIGHT)
+        self._costs, self._share = costs, share
+        self._step_pace = self._draft_pace = 1.0
+
+    def least_acceptance(self, running: int, tokens: int) -> float:
+        """Acceptance below which no draft pays; above 1 if none does.
+
+        Args:
+            running: Number of sequences that run.
+            tokens: Mean number of tokens that they hold.
+        """
+        step = self._step(running, tokens)
+        return min(
+            running * (self._with_drafts(running, tokens, count) / step - 1) / count for count in (1, MOST_DRAFTED)
+        )
+
+    def select(self, drafts: Sequence[Draft], running: int, tokens: int) -> list[int]:
+        """Return the number of tokens to check of each draft.
+
+        Args:
+            drafts: Drafts of generations that run.
+            running: Number of sequences that run.
+            tokens: Mean number of tokens that they hold.
+        """
+        counts = [0] * len(drafts)
+        gains = [
+            (draft.acceptance**position, number)
+            for number, draft in enumerate(drafts)
+            for position in range(1, min(draft.length, MOST_DRAFTED) + 1)
+        ]
+        gains.sort(key=lambda gain: -gain[0])
+        step = self._step(running, tokens)
+        best, best_rate, expected = 0, running / step * _LEAST_GAIN, float(running)
+        for rows, (gain, _) in enumerate(gains[:_MOST_ROWS], 1):
+            seconds = self._with_drafts(running, tokens, rows)
+            if seconds > (1 + self._share) * step:
+                break
+            expected += gain
+            if expected / seconds > best_rate:
+                best, best_rate = rows, expected / seconds
+        for _, number in gains[:best]:
+            counts[number] += 1
+        return counts
+
+    def measured(self, running: int, tokens: int, drafted: int, seconds: float) -> None:
+        """Record the duration of a pass with `drafted` tokens of drafts, in seconds."""
+        least, most = _PACES
+        if drafted:
+            ratio = seconds * self._draft_pace / self._with_drafts(running, tokens, drafted)
+            self._draft_pace += (min(max(ratio, least), most) - self._draft_pace) * _PACE_WEIGHT
+            return
+        ratio = seconds * self._step_pace / self._step(running, tokens)
+        self._step_pace += (min(max(ratio, least), most) - self._step_pace) * _PACE_WEIGHT
+        if self._draft_pace > 1.0:
+            self._draft_pace += (1.0 - self._draft_pace) * _RETURN_WEIGHT
+
+    def _step(self, running: int, tokens: int) -> float:
+        return self._costs.decode_seconds(running, tokens) * self._step_pace
+
+    def _with_drafts(self, running: int, tokens: int, rows: int) -> float:
+        added = self._costs.chunk_seconds(tokens, tokens + rows)
+        return (self._step(running, tokens) + added) * self._draft_pace
