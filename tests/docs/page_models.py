@@ -29,13 +29,11 @@ class Needed:
     """What a page needs.
 
     Attributes:
-        specs: Specs to write, as the page shows them, with fields that make their builds quick.
-        models: Models whose specs to write, and which to build and load.
+        models: Models to build and load, from their specs as a page shows them, with fields that make the builds quick.
         files: What writes each file and folder that the page names.
         commands: Commands to run before the page.
     """
 
-    specs: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     files: Mapping[str, Make] = field(default_factory=dict)
     commands: tuple[str, ...] = ()
@@ -57,7 +55,7 @@ def _lora(task_type: str, model_class: str, **head: Any) -> Make:
             for weight in lora.parameters():
                 if weight.requires_grad:
                     weight.copy_(torch.randn_like(weight) * 0.1)
-        lora.save_pretrained(folder)
+        lora.save_pretrained(str(folder))
 
     return make
 
@@ -67,11 +65,23 @@ def _passages(file: Path) -> None:
     file.write_text("\n".join(row.split("\t")[0] for row in rows))
 
 
+def _ensemble(folder: Path) -> None:
+    """An ensemble of the checkout over README's models."""
+    (folder / "1").mkdir(parents=True)
+    config = (ROOT / "model_repository" / folder.name / "config.pbtxt").read_text()
+    for demo, own in _STEPS.items():
+        config = config.replace(f'model_name: "{demo}"', f'model_name: "{own}"')
+    (folder / "config.pbtxt").write_text(config)
+
+
 def _keys(file: Path) -> None:
     key = KeyEntry(id="4f1c2a9b03de", sha256="0" * 64, name="former", created=datetime.now(UTC))
     file.write_text(KeyFile(keys=(key,)).model_dump_json())
 
 
+_ENSEMBLES = ("text_to_label", "image_to_label", "text_to_checked_label", "retrieve_and_rerank")
+#: Models of README that ensembles use instead of the demo's.
+_STEPS = {"digits": "vit", "intents_cascade": "reviews", "encoder": "shared", "embedder": "minilm"}
 NEEDED = {
     "allocate-instances.md": Needed(models=("intents",)),
     "build-in-a-pipeline.md": Needed(
@@ -79,18 +89,17 @@ NEEDED = {
     ),
     "combine-models.md": Needed(
         models=("intents", "reranker"),
-        files={"passages.txt": _passages},
+        files={"passages.txt": _passages, **{f"model_repository/{name}": _ensemble for name in _ENSEMBLES}},
         commands=(
             "tidal tasks add vit model_repository/vit/tasks/digit-images --name digit",
             "tidal tasks add shared model_repository/shared/tasks/mood --name fits",
-            "tidal models load text_to_label",
+            *(f"tidal models load {name}" for name in ("text_to_label", "image_to_label", "text_to_checked_label")),
         ),
     ),
     "extract-entities-and-answers.md": Needed(models=("ner", "qa")),
     "issue-api-keys.md": Needed(files={"keys.json": _keys}),
     "log-requests.md": Needed(commands=("tidal infer sentiment --text hello",)),
     "send-requests.md": Needed(models=("reranker", "ner", "qa")),
-    "share-a-level.md": Needed(specs=("encoder", "films")),
     "share-an-encoder.md": Needed(
         files={
             "my-reranker": _lora("SEQ_CLS", "AutoModelForSequenceClassification", num_labels=1),
@@ -121,15 +130,13 @@ _INTENTS = {
     **{"kind": "arlo", "name": "intents", "model": "tiny/intents", "placement": "partitioned", "lengths": [64, 512]},
     **{"max_batch": 2, "precision": "fp32"},
 }
-_ENSEMBLES = ("text_to_label", "image_to_label", "text_to_checked_label", "retrieve_and_rerank")
-#: Models of README that ensembles use instead of the demo's.
-_STEPS = {"digits": "vit", "intents_cascade": "reviews", "encoder": "shared", "embedder": "minilm"}
 LOG = "requests.jsonl"
 #: What commands become, so that they end within seconds and change nothing outside the folder of the test.
 _REPLACED = (
     (r"--model embedder\b", "--model minilm"),
     (r"^tidal serve --model (\w+)( &)?$", r"tidal models load \1"),
     (r"^tidal controller(?!.*--once)", "tidal controller --once"),
+    (r"^tidal controller(?!.*--period)", "tidal controller --period 1"),
     (r"--period \d+", "--period 1"),
     (r"--metrics-port \d+", "--metrics-port 0"),
     (r"--rate 100 --seconds 60\b", "--rate 5 --seconds 1"),
@@ -146,16 +153,6 @@ def in_a_test(text: str) -> str:
     return text
 
 
-def write_ensembles(repository: Path) -> None:
-    """Write the ensembles of the checkout over README's models; a server leaves out those whose steps are missing."""
-    for name in _ENSEMBLES:
-        (repository / name / "1").mkdir(parents=True)
-        config = (ROOT / "model_repository" / name / "config.pbtxt").read_text()
-        for demo, own in _STEPS.items():
-            config = config.replace(f'model_name: "{demo}"', f'model_name: "{own}"')
-        (repository / name / "config.pbtxt").write_text(config)
-
-
 def prepare(page: str, folder: Path, run: Callable[[str], object]) -> None:
     """Build, load and write what a page needs.
 
@@ -165,7 +162,7 @@ def prepare(page: str, folder: Path, run: Callable[[str], object]) -> None:
         run: Runs a command in it; one that was run before is skipped.
     """
     needed = NEEDED.get(page, Needed())
-    for model in (*needed.specs, *needed.models):
+    for model in needed.models:
         if not (folder / f"{model}.yaml").exists():
             (folder / f"{model}.yaml").write_text(yaml.safe_dump(_spec(model)))
         if model in _SOURCES and not (folder / "tiny" / model).exists():

@@ -32,6 +32,7 @@ REASONS = frozenset(
         "needs a server with tracing",
         "needs prompts that were trained elsewhere",
         "starts a server that stays",
+        "takes minutes",
         "writes to /srv",
     }
 )
