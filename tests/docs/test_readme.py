@@ -3,7 +3,7 @@
 The samples are smaller than those of `make samples`, builds measure and search less, and a command that several pages
 show runs once, unless it changes what is served. Commands of Tidal alone and Python programs run in this process, which
 has imported the libraries already; commands with pipes run in a shell. What README shows as the output of a block is
-compared with that of the block's last command, but for the figures.
+compared with that of the block's last command or program, but for figures and which label is chosen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from demo import samples
 from testing.building import short_timing
 from testing.serving import Served, environment_in, serving, tidal_in_process
 from tests.docs.blocks import Block, blocks_of
-from tests.docs.page_models import LOG, in_a_test, prepare, quick_spec, write_ensembles
+from tests.docs.page_models import LOG, in_a_test, prepare, quick_spec
 from tests.docs.pages import PAGES, README, ROOT
 from tests.tabi.builders.conftest import short_search
 
@@ -95,7 +95,6 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Followed]:
         if block.language == "yaml":
             (name,) = re.findall(r"^# (\S+\.yaml)$", block.text, re.MULTILINE)
             (folder / name).write_text(yaml.safe_dump(quick_spec(block.text)))
-    write_ensembles(folder / "model_repository")
     done: dict[str, str] = {}
     for block in blocks_in(*SECTIONS):
         for command in block.commands() if block.language == "sh" else ():
@@ -128,7 +127,7 @@ def run_command(command: str, folder: Path, environment: dict[str, str]) -> str:
         )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     assert not (words[0] == "curl" and done.stdout.startswith('{"error"')), f"{command}\n{done.stdout}"
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def test_every_section_builds_and_serves_its_model() -> None:
@@ -163,11 +162,14 @@ def test_a_page_runs_as_printed(followed: Followed, page: Path) -> None:
 
 
 def check_output(shown: str, output: str) -> None:
-    """Every line that a page shows is printed, in this order and with these words; figures may differ."""
-    printed = iter(without_figures(output).splitlines())
-    for line in without_figures(shown).splitlines():
-        assert any(line == each for each in printed), f"{line}\n{output}"
+    """Every line that a page shows is printed, in this order; `...` stands for any text, and figures may differ."""
+    printed = iter(comparable(output).splitlines())
+    for line in comparable(shown).splitlines():
+        pattern = ".*".join(re.escape(part) for part in line.split("..."))
+        assert any(re.fullmatch(pattern, each) for each in printed), f"{line}\n{output}"
 
 
-def without_figures(text: str) -> str:
-    return re.sub(r"\d+(\.\d+)?", "#", re.sub(r" +", " ", text))
+def comparable(text: str) -> str:
+    """The text without figures and chosen labels: the small samples are not trained enough to choose the right ones."""
+    text = re.sub(r'"label": "(NEGATIVE|POSITIVE)"', '"label": "LABEL"', text)
+    return re.sub(r"(?<!\w)-?\d+(\.\d+)?(e-?\d+)?", "#", text)
