@@ -47,6 +47,10 @@ class Block:
                 pending = ""
         return found
 
+    def scripts(self) -> list[str]:
+        """What runs in a shell of its own: the commands, or all of a block with a `case`."""
+        return [self.text] if re.search(r"^case ", self.text, re.MULTILINE) else self.commands()
+
     def __str__(self) -> str:
         return f"{self.page.name}:{self.line}"
 

@@ -17,8 +17,6 @@ PAGES = [
 #: Accepted reasons of blocks that are not run.
 REASONS = frozenset(
     {
-        "builds whatever is stale",
-        "changes what is served",
         "downloads packages",
         "installs and downloads 1 GB",
         "installs into /opt",
@@ -30,15 +28,11 @@ REASONS = frozenset(
         "needs a GPU",
         "needs a LoRA of the decoder",
         "needs a chat model",
-        "needs a partitioned model",
         "needs several servers",
         "needs a server with tracing",
-        "needs jq",
-        "needs models of your own",
         "needs prompts that were trained elsewhere",
-        "needs the demo's models",
         "starts a server that stays",
-        "takes a minute",
+        "takes minutes",
         "writes to /srv",
     }
 )

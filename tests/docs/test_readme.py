@@ -2,12 +2,14 @@
 
 The samples are smaller than those of `make samples`, builds measure and search less, and a command that several pages
 show runs once, unless it changes what is served. Commands of Tidal alone and Python programs run in this process, which
-has imported the libraries already; commands with pipes run in a shell.
+has imported the libraries already; commands with pipes run in a shell. What README shows as the output of a block is
+compared with that of the block's last command or program, but for figures and which label is chosen.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 import shlex
@@ -17,7 +19,6 @@ from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -26,6 +27,7 @@ from demo import samples
 from testing.building import short_timing
 from testing.serving import Served, environment_in, serving, tidal_in_process
 from tests.docs.blocks import Block, blocks_of
+from tests.docs.page_models import LOG, in_a_test, prepare, quick_spec
 from tests.docs.pages import PAGES, README, ROOT
 from tests.tabi.builders.conftest import short_search
 
@@ -45,17 +47,6 @@ _RUN = [
     if page.name != "extending.md"
     and any(block.language in ("sh", "python") and not block.mark for block in blocks_of(page))
 ]
-#: Fields that are added to a spec, so that it is built in seconds.
-_QUICK: dict[str, dict[str, Any]] = {
-    "sentiment.yaml": {"max_batch": 2, "precision": "fp32", "form": "dynamic"},
-    "minilm.yaml": {"max_batch": 2, "precision": "fp32", "form": "dynamic"},
-    # A share of re-routed queries is a target for cascades of several levels, and on a busy machine all of them may be
-    # slower than a single one.
-    "reviews.yaml": {"runtimes": {"max_batch": 2}, "target": {"latency_ms": 60_000}, "latencies": "engines"},
-    "shared.yaml": {"max_batch": 4, "max_tokens": 256, "profile_seconds": 0.1},
-    "vit.yaml": {"max_batch": 4, "profile_seconds": 0.1},
-    "writer.yaml": {"profile_seconds": 0.1},
-}
 #: Commands that change what others find.
 _CHANGES = r"tidal (tasks|models)\b"
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -68,14 +59,14 @@ class Followed:
     folder: Path
     environment: dict[str, str]
     served: Served
-    done: set[str]
+    done: dict[str, str]
+    """Output of each command that has run."""
 
-    def run(self, command: str) -> None:
-        """Run a shell command, which must succeed, unless it has run and does not depend on those since."""
-        if command not in self.done:
-            run_command(self._here(command), self.folder, self.environment)
-            if not re.match(_CHANGES, command):
-                self.done.add(command)
+    def run(self, command: str) -> str:
+        """Output of a shell command, which must succeed; it runs unless it has and does not depend on those since."""
+        if command not in self.done or re.match(_CHANGES, command):
+            self.done[command] = run_command(self._here(command), self.folder, self.environment)
+        return self.done[command]
 
     def python(self, code: str) -> str:
         """Output of a Python program, which must succeed."""
@@ -84,7 +75,8 @@ class Followed:
         return output.getvalue()
 
     def _here(self, text: str) -> str:
-        """The text with the ports of this server instead of the default ones."""
+        """The text for this folder, with the ports of this server instead of the default ones."""
+        text = in_a_test(text)
         for port, name in (("8000", "http"), ("8001", "grpc"), ("8002", "metrics"), ("9000", "gateway")):
             address = str(self.served.report[name]).removeprefix("http://")
             text = re.sub(rf"(localhost|127\.0\.0\.1):{port}\b", address, text)
@@ -102,18 +94,15 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Followed]:
     for block in blocks_in(*SECTIONS):
         if block.language == "yaml":
             (name,) = re.findall(r"^# (\S+\.yaml)$", block.text, re.MULTILINE)
-            spec, added = yaml.safe_load(block.text), _QUICK[name]
-            spec |= {key: {**spec[key], **value} if key == "runtimes" else value for key, value in added.items()}
-            (folder / name).write_text(yaml.safe_dump(spec))
-    (folder / "model_repository").mkdir()
-    done = set()
+            (folder / name).write_text(yaml.safe_dump(quick_spec(block.text)))
+    done: dict[str, str] = {}
     for block in blocks_in(*SECTIONS):
         for command in block.commands() if block.language == "sh" else ():
             if not needs_a_server(command):
-                run_command(command, folder, environment)
-                done.add(command)
+                done[command] = run_command(command, folder, environment)
     runtime = Path(environment["XDG_RUNTIME_DIR"])
-    with serving(folder / "model_repository", runtime, "--gateway-port", "0") as served:
+    log = ("--access-log", str(folder / LOG))
+    with serving(folder / "model_repository", runtime, "--gateway-port", "0", *log) as served:
         yield Followed(folder, environment, served, done)
 
 
@@ -125,10 +114,10 @@ def needs_a_server(command: str) -> bool:
     return re.match(r"(tidal (infer|embed|generate|serve)|curl)\b", command) is not None
 
 
-def run_command(command: str, folder: Path, environment: dict[str, str]) -> None:
-    """Run a shell command, which must succeed."""
+def run_command(command: str, folder: Path, environment: dict[str, str]) -> str:
+    """Output of a shell command, which must succeed; for one that asks a server, too."""
     words = shlex.split(command)
-    if words[0] == "tidal" and not {"|", "<", ">", "&&"} & set(words):
+    if words[0] == "tidal" and not {"|", "<", ">", "&&"} & set(words) and "\n" not in command:
         with chdir(folder), short_timing(), short_search():
             done = tidal_in_process(*words[1:], environment=environment)
     else:
@@ -137,6 +126,8 @@ def run_command(command: str, folder: Path, environment: dict[str, str]) -> None
             cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False,
         )  # fmt: skip
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    assert not (words[0] == "curl" and done.stdout.startswith('{"error"')), f"{command}\n{done.stdout}"
+    return done.stdout + done.stderr
 
 
 def test_every_section_builds_and_serves_its_model() -> None:
@@ -152,16 +143,33 @@ def test_every_section_builds_and_serves_its_model() -> None:
 @pytest.mark.parametrize("page", _RUN, ids=lambda page: page.name)
 def test_a_page_runs_as_printed(followed: Followed, page: Path) -> None:
     """README's builds ran before the server started."""
-    ran = 0
-    for block in blocks_of(page):
-        if block.mark:
+    prepare(page.name, followed.folder, followed.run)
+    ran, blocks = 0, blocks_of(page)
+    for block, below in itertools.zip_longest(blocks, blocks[1:]):
+        if block.mark or block.language not in ("sh", "python"):
             continue
         if block.language == "python":
-            assert followed.python(block.text).strip()
-            ran += 1
-        for command in block.commands() if block.language == "sh" else ():
+            output = followed.python(block.text)
+            assert output.strip()
+        for command in block.scripts() if block.language == "sh" else ():
             if command.startswith(("tidal serve", "tidal tasks add", "tidal tasks train")) and page == README:
                 continue  # done before the server started
-            followed.run(command)
-            ran += 1
+            output = followed.run(command)
+        ran += 1
+        if page == README and below is not None and below.language == "text":
+            check_output(below.text, output)
     assert ran
+
+
+def check_output(shown: str, output: str) -> None:
+    """Every line that a page shows is printed, in this order; `...` stands for any text, and figures may differ."""
+    printed = iter(comparable(output).splitlines())
+    for line in comparable(shown).splitlines():
+        pattern = ".*".join(re.escape(part) for part in line.split("..."))
+        assert any(re.fullmatch(pattern, each) for each in printed), f"{line}\n{output}"
+
+
+def comparable(text: str) -> str:
+    """The text without figures and chosen labels: the small samples are not trained enough to choose the right ones."""
+    text = re.sub(r'"label": "(NEGATIVE|POSITIVE)"', '"label": "LABEL"', text)
+    return re.sub(r"(?<!\w)-?\d+(\.\d+)?(e-?\d+)?", "#", text)
