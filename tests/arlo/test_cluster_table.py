@@ -9,6 +9,7 @@ import pytest
 from testing.requests import make_context
 from tests.arlo.manifests import LENGTHS, OUTPUTS
 from tidal.arlo.cluster import RemoteNodes
+from tidal.arlo.remote_server import RemoteServer
 from tidal.errors import InvalidArgument
 from tidal.repository.cluster_table import (
     CLUSTER_FILE,
@@ -73,6 +74,22 @@ class TestNodesOfAFront:
         assert nodes.refresh()
         assert nodes.servers["b"] is not server
         nodes.close()
+
+    def test_connections_to_nodes_that_left_or_moved_are_closed_and_no_others(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        closed: list[RemoteServer] = []
+        close = RemoteServer.close
+        monkeypatch.setattr(RemoteServer, "close", lambda server: (closed.append(server), close(server)))
+        write_cluster_table(tmp_path, ClusterTable(nodes=dict.fromkeys(("stays", "moves", "leaves"), NODE)))
+        nodes = self.nodes(tmp_path)
+        before = dict(nodes.servers)
+        moved = NODE.model_copy(update={"grpc": "127.0.0.1:2"})
+        write_cluster_table(tmp_path, ClusterTable(nodes={"stays": NODE, "moves": moved}))
+        assert nodes.refresh()
+        assert closed == [before["moves"], before["leaves"]]
+        nodes.close()
+        assert closed[2:] == list(nodes.servers.values())
 
     def test_nodes_that_do_not_answer_are_left_out(self, tmp_path: Path) -> None:
         write_cluster_table(tmp_path, ClusterTable(nodes={"b": NODE}))

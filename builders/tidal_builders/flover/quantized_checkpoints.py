@@ -119,6 +119,25 @@ def scheme_of(config: Mapping[str, Any] | None) -> QuantizationScheme | None:
     return QuantizationScheme("gptq", bits, _group(config), zero_offset=1 if layout == "gptq" else 0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The tensors of a linear layer: its name, and a function that returns a tensor of the checkpoint, or None."""
+
+    name: str
+    get: Callable[[str], torch.Tensor | None]
+
+    def optional(self, part: str) -> torch.Tensor | None:
+        return self.get(f"{self.name}.{part}")
+
+    def __getitem__(self, part: str) -> torch.Tensor:
+        found = self.optional(part)
+        if found is None:
+            raise InvalidArgument(
+                f"the model has no tensor '{self.name}.{part}', which its quantization_config requires"
+            )
+        return found
+
+
 def read_layer(
     scheme: QuantizationScheme, name: str, get: Callable[[str], torch.Tensor | None]
 ) -> IntegerWeight | None:
@@ -132,10 +151,11 @@ def read_layer(
     Raises:
         InvalidArgument: Tensors of the layer are missing, or their shapes do not belong together.
     """
-    packed = get(f"{name}.{scheme.packed}")
+    layer = _Layer(name, get)
+    packed = layer.optional(scheme.packed)
     if packed is None or packed.is_floating_point():
         return None
-    found = _READERS[scheme.form](scheme, packed, lambda part: _required(name, part, get))
+    found = _READERS[scheme.form](scheme, packed, layer)
     outputs, count = found.scales.shape
     sound = found.zeros.shape == found.scales.shape and len(found.groups) == found.integers.shape[1]
     if not sound or outputs != len(found.integers) or int(found.groups.max()) >= count:
@@ -168,65 +188,61 @@ def _group(settings: Mapping[str, Any]) -> int | None:
     return size if isinstance(size, int) and size > 0 else None
 
 
-_Parts = Callable[[str], torch.Tensor | None]
-
-
-def _gptq(scheme: QuantizationScheme, packed: torch.Tensor, part: _Parts) -> IntegerWeight:
+def _gptq(scheme: QuantizationScheme, packed: torch.Tensor, layer: _Layer) -> IntegerWeight:
     """Words along inputs, [inputs / words, outputs]; zeros along outputs, [groups, outputs / words]."""
     integers = _unpacked(packed.T, scheme.bits)
-    scales = _needed(part("scales")).float().T
-    zeros = _unpacked(_needed(part("qzeros")), scheme.bits).T.float() + scheme.zero_offset
-    groups = part("g_idx")
+    scales = layer["scales"].float().T
+    zeros = _unpacked(layer["qzeros"], scheme.bits).T.float() + scheme.zero_offset
+    groups = layer.optional("g_idx")
     if groups is None:
         groups = torch.arange(integers.shape[1]) // (integers.shape[1] // scales.shape[1])
     return IntegerWeight(integers, scales, zeros, groups.long(), scheme.bits)
 
 
-def _awq(scheme: QuantizationScheme, packed: torch.Tensor, part: _Parts) -> IntegerWeight:
+def _awq(scheme: QuantizationScheme, packed: torch.Tensor, layer: _Layer) -> IntegerWeight:
     """Words along outputs in an order of their own, [inputs, outputs / 8]; zeros alike, [groups, outputs / 8]."""
     place = torch.tensor(_AWQ_ORDER).argsort()
 
     def ordered(words: torch.Tensor) -> torch.Tensor:
         return _unpacked(words, 4).view(len(words), -1, len(place))[..., place].flatten(1).T
 
-    integers, scales = ordered(packed), _needed(part("scales")).float().T
+    integers, scales = ordered(packed), layer["scales"].float().T
     groups = torch.arange(integers.shape[1]) // (integers.shape[1] // scales.shape[1])
-    return IntegerWeight(integers.contiguous(), scales, ordered(_needed(part("qzeros"))).float(), groups, scheme.bits)
+    return IntegerWeight(integers.contiguous(), scales, ordered(layer["qzeros"]).float(), groups, scheme.bits)
 
 
-def _pack_quantized(scheme: QuantizationScheme, packed: torch.Tensor, part: _Parts) -> IntegerWeight:
+def _pack_quantized(scheme: QuantizationScheme, packed: torch.Tensor, layer: _Layer) -> IntegerWeight:
     """Words along inputs, [outputs, inputs / words], of integers with sign plus half of their range."""
     half = 1 << (scheme.bits - 1)
-    outputs, inputs = _needed(part("weight_shape")).tolist()
-    integers, scales = _unpacked(packed, scheme.bits)[:outputs, :inputs], _needed(part("weight_scale")).float()
-    zeros, stored = torch.full_like(scales, half), part("weight_zero_point")
+    outputs, inputs = layer["weight_shape"].tolist()
+    integers, scales = _unpacked(packed, scheme.bits)[:outputs, :inputs], layer["weight_scale"].float()
+    zeros, stored = torch.full_like(scales, half), layer.optional("weight_zero_point")
     if stored is not None:
         # Packed along outputs; releases before 0.10 stored them as bytes.
         unsigned = (
             _unpacked(stored.T, scheme.bits).T[:outputs] if stored.dtype == torch.int32 else stored.float() + half
         )
         zeros = unsigned.float()
-    return IntegerWeight(integers, scales, zeros, _groups(part("weight_g_idx"), inputs, scales), scheme.bits)
+    return IntegerWeight(integers, scales, zeros, _groups(layer.optional("weight_g_idx"), inputs, scales), scheme.bits)
 
 
-def _int_quantized(scheme: QuantizationScheme, packed: torch.Tensor, part: _Parts) -> IntegerWeight:
+def _int_quantized(scheme: QuantizationScheme, packed: torch.Tensor, layer: _Layer) -> IntegerWeight:
     """Bytes with sign, [outputs, inputs]; scales of each output, or one of all."""
-    half, scales = 1 << (scheme.bits - 1), _needed(part("weight_scale")).float()
+    half, scales = 1 << (scheme.bits - 1), layer["weight_scale"].float()
     scales = scales.reshape(-1, 1).expand(len(packed), 1) if scales.numel() in (1, len(packed)) else scales
-    zeros, stored = torch.full_like(scales, half), part("weight_zero_point")
+    zeros, stored = torch.full_like(scales, half), layer.optional("weight_zero_point")
     if stored is not None:
         zeros = zeros + stored.float().reshape(-1, scales.shape[1])
     integers = (packed.to(torch.int16) + half).to(torch.uint8)
     return IntegerWeight(integers, scales, zeros, _groups(None, packed.shape[1], scales), scheme.bits)
 
 
-_READERS: Mapping[Form, Callable[[QuantizationScheme, torch.Tensor, _Parts], IntegerWeight]] = {
+_READERS: Mapping[Form, Callable[[QuantizationScheme, torch.Tensor, _Layer], IntegerWeight]] = {
     "gptq": _gptq,
     "awq": _awq,
     "pack-quantized": _pack_quantized,
     "int-quantized": _int_quantized,
 }
-_OPTIONAL = ("g_idx", "weight_g_idx", "weight_zero_point")
 
 
 def _groups(stored: torch.Tensor | None, inputs: int, scales: torch.Tensor) -> torch.Tensor:
@@ -239,18 +255,6 @@ def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
     """Integers of words from their lowest bits on, int32 [rows, words] to uint8 [rows, words * 32 / bits]."""
     shifts = torch.arange(0, 32, bits, dtype=torch.int32)
     return ((words[..., None] >> shifts) & ((1 << bits) - 1)).to(torch.uint8).flatten(1)
-
-
-def _required(name: str, part: str, get: Callable[[str], torch.Tensor | None]) -> torch.Tensor | None:
-    found = get(f"{name}.{part}")
-    if found is None and part not in _OPTIONAL:
-        raise InvalidArgument(f"the model has no tensor '{name}.{part}', which its quantization_config requires")
-    return found
-
-
-def _needed(tensor: torch.Tensor | None) -> torch.Tensor:
-    assert tensor is not None
-    return tensor
 
 
 def _refused(field: str, value: object, accepted: str) -> InvalidArgument:

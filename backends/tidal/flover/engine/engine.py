@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from logging import Logger
 
 import torch
@@ -25,6 +24,8 @@ from tidal.serving.endings import failure, missed_in_queue
 
 # Interval at which open requests are marked as making progress: shorter than any useful `answer_timeout_s`.
 _PROGRESS_INTERVAL_S = 0.2
+
+_NO_DRAFTS: Mapping[Generation, Sequence[int]] = {}
 
 Chunk = PrefillChunk[Generation]
 
@@ -199,7 +200,7 @@ class Engine:
             self._log.warning("a pass with drafts failed; its decode step runs without them: %s", error)
             speculation.drop()
             return False
-        self._append_drafted(batch.owners, drafts, logits)
+        self._append(batch.owners, logits, drafts)
         self._metrics.drafted(*speculation.passed(self._step_ended(batch.owners, len(batch.slots), began)))
         return True
 
@@ -277,55 +278,24 @@ class Engine:
         self._last_decode_at = ended
         return ended - began
 
-    def _append(self, owners: Sequence[SlotOwner], logits: torch.Tensor) -> None:
-        with self._sent_together() as ready:
-            self._advance(owners, logits, ready)
-
-    def _append_drafted(
-        self, owners: Sequence[SlotOwner], drafts: Mapping[Generation, Sequence[int]], logits: torch.Tensor
+    def _append(
+        self, owners: Sequence[SlotOwner], logits: torch.Tensor, drafts: Mapping[Generation, Sequence[int]] = _NO_DRAFTS
     ) -> None:
-        """Append the next token of each generation, and those behind it while they are the drafted ones.
-
-        Args:
-            owners: Owners of the running slots.
-            drafts: Drafted tokens that the pass computed behind the last token of a generation.
-            logits: Logits of each owner's next token, and those behind each of its drafted tokens, [rows, vocabulary].
-        """
-        count, firsts = 0, list[int]()
-        for owner in owners:
-            firsts.append(count)
-            count += 1 + len(drafts.get(owner.generation, ()))
-        with self._sent_together() as ready:
-            depth, going_on = 0, list(zip(owners, firsts, strict=True))
-            while going_on:
-                rows = [row + depth for _, row in going_on]
-                self._advance([owner for owner, _ in going_on], some_rows(logits, rows), ready)
-                going_on = [
-                    (owner, row) for owner, row in going_on
-                    if _is_drafted(owner.generation, drafts.get(owner.generation, ()), depth)
-                ]  # fmt: skip
-                depth += 1
-
-    @contextmanager
-    def _sent_together(self) -> Iterator[dict[Generation, None]]:
-        """Generations to send; one by one, the sender would take turns with this loop from the first one on."""
+        """Append the tokens of a pass, see `append_tokens`, and send what is ready, all together."""
+        # Sent one by one, the sender would take turns with this loop from the first one on.
         ready: dict[Generation, None] = {}
         try:
-            yield ready
+            for generation, error in append_tokens(owners, logits, drafts, self._copy_slots):
+                if error is not None:
+                    self._fail([generation], error)
+                elif generation.finish_reason is not None:
+                    self._finish(generation, generation.finish_reason)
+                    ready[generation] = None
+                elif generation.has_part:
+                    ready[generation] = None
         finally:
             if ready:
                 self._responder.send(*ready)
-
-    def _advance(self, owners: Sequence[SlotOwner], logits: torch.Tensor, ready: dict[Generation, None]) -> None:
-        """Append the next token of each generation, and add those with something to send to `ready`."""
-        for generation, error in append_tokens(owners, logits, self._copy_slots):
-            if error is not None:
-                self._fail([generation], error)
-            elif generation.finish_reason is not None:
-                self._finish(generation, generation.finish_reason)
-                ready[generation] = None
-            elif generation.has_part:
-                ready[generation] = None
 
     def _copy_slots(self, generation: Generation, copies: Sequence[SlotCopy]) -> None:
         placed = self._slots.slot_copies(generation, copies)
@@ -358,8 +328,3 @@ class Engine:
         self._metrics.running.set(self._scheduler.running)
         self._metrics.running_slots.set(self._slots.running)
         self._metrics.allocated.set(self._slots.allocated)
-
-
-def _is_drafted(generation: Generation, draft: Sequence[int], depth: int) -> bool:
-    """Whether a generation goes on with its draft's token number `depth`, whose logits are known."""
-    return depth < len(draft) and generation.admitted and generation.tokens[-1] == draft[depth]

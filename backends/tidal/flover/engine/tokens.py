@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 import torch
 
@@ -26,18 +27,41 @@ CopySlots = Callable[[Generation, Sequence[SlotCopy]], None]
 
 
 def append_tokens(
-    owners: Sequence[SlotOwner], logits: torch.Tensor, copy_slots: CopySlots
+    owners: Sequence[SlotOwner], logits: torch.Tensor, drafts: Mapping[Generation, Sequence[int]], copy_slots: CopySlots
 ) -> Iterator[tuple[Generation, Exception | None]]:
-    """Give each generation its next token, or its beams theirs.
+    """Give each generation its next token, or its beams theirs, and those behind it while they are the drafted ones.
 
     Args:
-        owners: Owner of each row; all slots of a generation, or its first slot alone behind its prompt.
-        logits: Logits of the next tokens on any device, float32 [owners, vocabulary].
+        owners: Owners of the slots of a pass; all slots of a generation, or its first slot alone behind its prompt.
+        logits: Logits on any device, float32 [rows, vocabulary]: of each owner's next token, and of those behind each
+            of its drafted tokens.
+        drafts: Drafted tokens of generations that have some.
         copy_slots: Copies tokens between a generation's slots, where beams continue others.
 
     Yields:
-        Each generation once, with the error that ended it; an error concerns no other generation.
+        Each generation once per token, with the error that ended it; an error concerns no other generation.
     """
+    firsts = [0, *accumulate(1 + len(drafts.get(owner.generation, ())) for owner in owners)]
+    going_on, depth = list(zip(owners, firsts, strict=False)), 0
+    while going_on:
+        rows = [first + depth for _, first in going_on]
+        yield from _append_next([owner for owner, _ in going_on], some_rows(logits, rows), copy_slots)
+        going_on = [
+            (owner, first) for owner, first in going_on
+            if _is_drafted(owner.generation, drafts.get(owner.generation, ()), depth)
+        ]  # fmt: skip
+        depth += 1
+
+
+def _is_drafted(generation: Generation, draft: Sequence[int], depth: int) -> bool:
+    """Whether a generation's newest token is that of its draft at an index, so that the logits behind it are known."""
+    return depth < len(draft) and generation.admitted and generation.tokens[-1] == draft[depth]
+
+
+def _append_next(
+    owners: Sequence[SlotOwner], logits: torch.Tensor, copy_slots: CopySlots
+) -> Iterator[tuple[Generation, Exception | None]]:
+    """Give each generation one token, or its beams theirs; `logits` has a row for each owner."""
     sampled, samplers, rows = list[Generation](), list[Sampler](), list[int]()
     beams: dict[Generation, dict[int, int]] = {}
     for row, (generation, index) in enumerate(owners):
