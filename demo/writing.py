@@ -25,7 +25,9 @@ PROMPTS = (
 )
 MAX_TOKENS = 48
 _PAGE_S = 20.0
-_SAMPLE = re.compile(r"^tidal_flover_fused_generations_(sum|count)\{(.*)\} (\S+)$", re.MULTILINE)
+_TOKENS = ("fused_generations_sum", "accepted_draft_tokens_total")
+_STEPS = ("fused_generations_count",)
+_SAMPLE = re.compile(rf"^tidal_flover_({'|'.join((*_TOKENS, *_STEPS))})\{{(.*)\}} (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,11 @@ def write_together(http: Client, grpc: Client) -> list[tuple[str, Written]]:
 
 
 def fused(metrics: str, texts: int) -> tuple[float, float]:
-    """Return the sum of the batch sizes of all decode steps so far, and the number of steps.
+    """Return the number of tokens of all decode steps so far, drafted ones included, and the number of steps.
 
     Args:
         metrics: HOST:PORT of the server's metrics, which are updated a few times per second.
-        texts: Expected sum of the batch sizes; a page with a smaller sum is outdated and read again.
+        texts: Expected number of tokens; a page with a smaller number is outdated and read again.
 
     Raises:
         TimeoutError: The page stays outdated.
@@ -81,13 +83,13 @@ def fused(metrics: str, texts: int) -> tuple[float, float]:
         with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as response:
             found = _SAMPLE.findall(response.read().decode())
         ours = [(kind, float(value)) for kind, labels, value in found if f'model="{MODEL}"' in labels]
-        rows, steps = (sum(value for kind, value in ours if kind == wanted) for wanted in ("sum", "count"))
-        if rows >= texts:
-            return rows, steps
+        tokens, steps = (sum(value for kind, value in ours if kind in wanted) for wanted in (_TOKENS, _STEPS))
+        if tokens >= texts:
+            return tokens, steps
         time.sleep(0.1)
-    raise TimeoutError(f"the metrics count {rows:g} rows in decode steps, the generated texts have {texts}")
+    raise TimeoutError(f"the metrics count {tokens:g} tokens of decode steps, the generated texts have {texts}")
 
 
 def stepped(written: Iterable[Written]) -> int:
-    """Return the number of rows that texts had in decode steps: one per token except the first, which is of prefill."""
+    """Return the number of tokens that texts have of decode steps: all except the first, which is of prefill."""
     return sum(each.tokens - 1 for each in written)

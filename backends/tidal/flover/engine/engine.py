@@ -201,7 +201,7 @@ class Engine:
             speculation.drop()
             return False
         self._append(batch.owners, logits, drafts)
-        self._metrics.drafted(*speculation.passed(self._step_ended(batch.owners, len(batch.slots), began)))
+        self._metrics.drafted(*speculation.passed(self._step_ended(batch.owners, len(batch.owners), began)))
         return True
 
     def _run_mixed(self, chunks: Sequence[Chunk]) -> bool:
@@ -269,12 +269,12 @@ class Engine:
         if generation.admitted:
             self._slots.activate(generation)
 
-    def _step_ended(self, owners: Sequence[SlotOwner], rows: int, began: float) -> float:
+    def _step_ended(self, owners: Sequence[SlotOwner], slots: int, began: float) -> float:
         """Record a decode step after its tokens were appended, and return its duration in seconds."""
         ended = time.monotonic()
         since_last = None if self._last_decode_at is None else ended - self._last_decode_at
         generations = len({owner.generation for owner in owners})
-        self._metrics.decoded(generations, rows, ended - began, since_last)
+        self._metrics.decoded(generations, slots, ended - began, since_last)
         self._last_decode_at = ended
         return ended - began
 
