@@ -15,6 +15,7 @@ from tidal.errors import InvalidArgument, Unavailable
 # Below the range from which the kernel assigns ports to outgoing connections, so that none of those occupies a port
 # that was free a moment ago.
 _FREE_PORTS = range(20_000, 32_000)
+_claims: list[socket.socket] = []
 _EVERY_NETWORK = "0.0.0.0"
 
 
@@ -153,8 +154,25 @@ def _check(host: str, name: str, port: int) -> None:
 
 
 def _free_port(host: str, taken: set[int]) -> int:
-    for port in random.sample(_FREE_PORTS, 200):
-        if port not in taken and is_free(host, port):
+    for port in random.sample(_FREE_PORTS, min(200, len(_FREE_PORTS))):
+        if port not in taken and _claim(host, port):
             return port
     _check(host, "http", _FREE_PORTS[0])
     raise Unavailable(f"no free port found in {_FREE_PORTS.start}-{_FREE_PORTS.stop - 1}")
+
+
+def _claim(host: str, port: int) -> bool:
+    """Bind a port until this process ends, if no other process has: seconds pass until a server listens on its ports.
+
+    A server that reuses addresses, as all do, can still listen on the port.
+    """
+    claim = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        claim.bind((host, port))
+    except OSError:
+        claim.close()
+        return False
+    # Only now: with it, the bind would succeed beside another process's claim.
+    claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _claims.append(claim)
+    return True
