@@ -9,14 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
-
 from tidal.arlo.manifest import Placement, Trial
 from tidal.device import DeviceKind
 from tidal.engines import EngineKind, Precision, choose_device, compile_engine, engine_file, stored_as
 from tidal.errors import Internal, TidalError
 from tidal.gpus import visible_gpus
-from tidal.manifest import Verification
 from tidal_builders.arlo.choices import (
     LadderChoice,
     Ladders,
@@ -34,7 +31,7 @@ from tidal_builders.arlo.precision import PrecisionChoice, choose_precision
 from tidal_builders.arlo.profiling import Profiles, measure_profiles
 from tidal_builders.arlo.reference import Reference, read_reference, write_reference
 from tidal_builders.arlo.spec import ArloSpec
-from tidal_builders.arlo.verify import Comparison, Outputs, compare_with_source
+from tidal_builders.arlo.verify import Comparison, Outputs, Verified, compare_with_source
 from tidal_builders.arlo.workers import default_workers, one_per_thread
 from tidal_builders.encoder_tasks.entries import BUILD_TASKS
 from tidal_builders.encoder_tasks.prepared import PrepareOptions
@@ -45,20 +42,6 @@ from tidal_builders.workspace import Workspace
 if TYPE_CHECKING:
     from tidal_builders.arlo.source import Source
     from tidal_builders.encoder_tasks.measures import Measure
-
-
-class Verified(BaseModel):
-    """Comparison of the final engines with the source model.
-
-    Attributes:
-        verification: Values for the manifest.
-        errors: Largest error by length of the runtime; None where no sample has such a length.
-        misses: Reasons why the engines are not published, one clause each.
-    """
-
-    verification: Verification
-    errors: dict[int, float | None]
-    misses: tuple[str, ...]
 
 
 @dataclass

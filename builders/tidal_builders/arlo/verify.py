@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel
 
 from tidal.engine_model.manifest import MainOutput
 from tidal.engines import Precision
@@ -18,6 +19,20 @@ from tidal_builders.samples import Row, batches
 Outputs = Mapping[str, npt.NDArray[Any]]
 # Pads queries to a batch and runs it; outputs have one row per query.
 RunQueries = Callable[[list[Row]], Outputs]
+
+
+class Verified(BaseModel):
+    """Comparison of the final engines with the source model.
+
+    Attributes:
+        verification: Values for the manifest.
+        errors: Largest error by length of the runtime; None where no sample has such a length.
+        misses: Reasons why the engines are not published, one clause each.
+    """
+
+    verification: Verification
+    errors: dict[int, float | None]
+    misses: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
