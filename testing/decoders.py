@@ -10,11 +10,11 @@ import torch
 import transformers
 
 from testing.once import built_once
-from tidal.flover.form import form_of
+from tidal.flover.architectures import form_of
 from tidal.flover.models.weights import convert
 from tidal.flover.runner import FloverRunner
 
-FAMILIES = ("gpt2", "gptj", "gpt_neox", "llama", "qwen2", "qwen3")
+FAMILIES = ("gpt2", "gptj", "gpt_neox", "llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2")
 # Families that differ from Llama in names only.
 LLAMA_LIKE = ("mistral", "phi3")
 WIDTH, HEADS, POSITIONS = 32, 4, 128
@@ -48,6 +48,15 @@ def tiny_config(family: str, **fields: Any) -> Any:
             return transformers.MistralConfig(**{**common, **shared_heads, "sliding_window": None, **fields})
         case "phi3":
             return transformers.Phi3Config(**{**common, **shared_heads, "pad_token_id": 0, **fields})
+        case "gemma2" | "gemma3_text":
+            # Caps and a window that change the logits of short texts.
+            fields = {"head_dim": 12, "query_pre_attn_scalar": 20, "sliding_window": 20, "pad_token_id": 0, **fields}
+            if family == "gemma2":
+                caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+                return transformers.Gemma2Config(**{**common, **shared_heads, **caps, **fields})
+            return transformers.Gemma3TextConfig(**{**common, **shared_heads, "sliding_window_pattern": 2, **fields})
+        case "olmo2":
+            return transformers.Olmo2Config(**{**common, **shared_heads, "pad_token_id": 0, **fields})
         case "qwen2":
             return transformers.Qwen2Config(**{**common, **shared_heads, **fields})
         case _:

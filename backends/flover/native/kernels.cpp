@@ -170,18 +170,23 @@ template <class Held>
 void attend(const Attention<Held>& task, int row, int kv_head, float* scores) {
     const std::int64_t size = task.size, both = 2 * task.kv_heads;
     const int group = task.heads / task.kv_heads;
-    const auto keys_of = [&](int of) { return task.held + (task.slots[of] * both + kv_head) * task.length * size; };
-    const std::int64_t count = task.positions[row] + 1, padded = (count + kLanes - 1) / kLanes * kLanes;
+    const auto keys_of = [&](int of) {
+        const std::int64_t from = task.first_seen(task.positions[of]);
+        return task.held + ((task.slots[of] * both + kv_head) * task.length + from) * size;
+    };
+    const std::int64_t count = task.positions[row] + 1 - task.first_seen(task.positions[row]);
+    const std::int64_t padded = (count + kLanes - 1) / kLanes * kLanes;
     const Held* const first_key = keys_of(row);
     const Held* const first_value = first_key + task.kv_heads * task.length * size;
     const Held* const next_key = row + 1 < task.rows ? keys_of(row + 1) : first_key;
-    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(size));
+    const float scale = task.cap > 0 ? 1.0f : task.scale;
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
         const Run<Held> keys{first_key, first_value, count, size};
         const Run<Held> values{first_value, head + 1 < (kv_head + 1) * group ? first_key : next_key, count, size};
         const float* query = task.made + (static_cast<std::size_t>(row) * (task.heads + both) + head) * size;
         float* output = task.output + (static_cast<std::size_t>(row) * task.heads + head) * size;
         score(query, keys, scores);
+        if (task.cap > 0) soft_cap(scores, count, task.scale, task.cap);
         Vector most = load(scores);
         for (std::int64_t i = kLanes; i < padded; i += kLanes) {
             const Vector found = load(scores + i);
@@ -210,6 +215,7 @@ void normalise(const Norm& task, int row) {
     const std::size_t place = static_cast<std::size_t>(row) * task.width;
     const float* input = task.input + place;
     float* output = task.output + place;
+    const float* added = task.added ? task.added + place : nullptr;
     const int whole = task.width / kLanes * kLanes;
     float mean = 0;
     if (task.centred) {
@@ -230,10 +236,12 @@ void normalise(const Norm& task, int row) {
     for (int i = 0; i < whole; i += kLanes) {
         Vector x = (load(input + i) - mean) * factor * load(task.weight + i);
         if (task.bias) x += load(task.bias + i);
+        if (added) x += load(added + i);
         store(output + i, x);
     }
     for (int i = whole; i < task.width; ++i)
-        output[i] = (input[i] - mean) * factor * task.weight[i] + (task.bias ? task.bias[i] : 0.0f);
+        output[i] = (input[i] - mean) * factor * task.weight[i] + (task.bias ? task.bias[i] : 0.0f) +
+                    (added ? added[i] : 0.0f);
 }
 
 void turn(const Turn& task, int row) {
@@ -275,6 +283,7 @@ const Kernels TIDAL_TABLE(TIDAL_LEVEL) = {
     normalise,
     turn,
     gate,
+    soft_cap,
     round,
     round_to_integers,
     integer_product,

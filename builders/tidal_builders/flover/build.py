@@ -211,7 +211,8 @@ class _FloverStages:
 
     def _read_source(self, folder: Path) -> None:
         self.progress("load", 0.0)
-        source, longest = load_decoder(self.plan.source), self.spec.max_length
+        longest = self.spec.max_length
+        source = load_decoder(self.plan.source, longest)
         positions = source.form.positions
         if longest is not None and longest > positions:
             raise InvalidArgument(
@@ -225,7 +226,7 @@ class _FloverStages:
             architecture=type(source.model).__name__,
             base=source.digest,
             form=source.form,
-            max_length=longest or min(positions, LONGEST_DEFAULT),
+            max_length=longest or min(source.form.trained_positions, LONGEST_DEFAULT),
             eos_token_ids=source.eos_token_ids,
             tied=bool(source.model.config.tie_word_embeddings),
         )

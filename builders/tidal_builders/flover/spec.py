@@ -51,17 +51,17 @@ class FloverSpec(ModelSpec):
     kind: Literal["flover"]
     model: str = Field(
         min_length=1,
-        description="GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Phi-3, Qwen2 or Qwen3 model: a Hugging Face id, or a "
-        "folder in its format: absolute, or relative to the spec file (begin it with ./ or ../ to get an error if it "
-        "is missing)",
+        description="GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Phi-3, Qwen2, Qwen3, Gemma 2, Gemma 3 (text) or OLMo 2 "
+        "model: a Hugging Face id, or a folder in its format: absolute, or relative to the spec file (begin it with ./ "
+        "or ../ to get an error if it is missing)",
     )
     revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
     max_concurrency: int = Field(16, ge=1, le=1024, description="maximum number of concurrent generations (slots)")
     max_length: int | None = Field(
         None,
         ge=8,
-        description="maximum length of a prompt with its generated tokens; default: the model's own limit, at most "
-        f"{LONGEST_DEFAULT}",
+        description="maximum length of a prompt with its generated tokens; default: the model's own limit (with rotary "
+        f"positions scaled by longrope, the length of training), at most {LONGEST_DEFAULT}",
     )
     engine: Literal["torch"] = Field("torch", description="engine to run on")
     device: Literal["auto", "cpu", "gpu"] = Field(

@@ -69,7 +69,7 @@ def _verify(
             "folder by --base-model FOLDER"
         )
     manifest.check(version, device.here(manifest.device.kind))
-    longest = min(_MAX_LENGTH, manifest.max_length)
+    longest = min(_MAX_LENGTH, manifest.max_length, manifest.form.trained_positions)
     tolerance = DEFAULT_TOLERANCE[manifest.precision] + half * STORED_TOLERANCE["fp16"]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "references.npz"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from testing.decoders import tiny_model, tiny_runner, write_decoder
-from tidal.flover.form import form_of
+from tidal.flover.architectures import form_of
 from tidal.flover.manifest import QualityBounds
 from tidal_builders.flover import quality
 from tidal_builders.flover.source import load_decoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from testing.decoders import tiny_config
-from tidal.flover.form import form_of
+from tidal.flover.architectures import form_of
 from tidal.flover.memory.buffers import KeyValueBuffers, buffer_bytes
 from tidal.flover.memory.slots import SlotMove
 

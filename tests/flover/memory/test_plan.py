@@ -11,7 +11,8 @@ import torch
 
 from testing.decoders import VOCABULARY, tiny_config, tiny_model, tiny_runner
 from tidal.errors import InvalidArgument
-from tidal.flover.form import DecoderForm, form_of
+from tidal.flover.architectures import form_of
+from tidal.flover.form import DecoderForm
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import buffer_bytes
 from tidal.flover.memory.plan import MemoryPlan, in_parts, plan_memory

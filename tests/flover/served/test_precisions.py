@@ -10,7 +10,7 @@ import torch
 
 from testing.decoders import EOS, tiny_model
 from tests.flover.served.conftest import INTEGERS, Served
-from tidal.flover.form import form_of
+from tidal.flover.architectures import form_of
 from tidal.flover.manifest import load_flover_manifest
 from tidal.flover.models.quantized import quantize
 from tidal_client import Client
