@@ -82,5 +82,5 @@ def test_the_longest_text_chooses_the_factors_of_longrope(tmp_path: Path) -> Non
 def test_mixtures_of_experts_are_refused_by_name(tmp_path: Path) -> None:
     source = write_decoder(tmp_path / "source", "llama")
     transformers.MixtralConfig(architectures=["MixtralForCausalLM"]).save_pretrained(source)
-    with pytest.raises(InvalidArgument, match="field 'model': model_type 'mixtral' .*: it is a mixture of experts"):
+    with pytest.raises(InvalidArgument, match=r"field 'model': model_type 'mixtral' .*: it is a mixture of experts"):
         build(tmp_path, source)
