@@ -11,6 +11,7 @@ import transformers
 
 from testing.once import built_once
 from tidal.flover.architectures import form_of
+from tidal.flover.form import KeyValueType
 from tidal.flover.models.weights import convert
 from tidal.flover.runner import FloverRunner
 
@@ -76,8 +77,9 @@ def tiny_model(family: str, seed: int = 0, **fields: Any) -> Any:
 
 
 def tiny_runner(
-    model: Any, *, slots: int = 4, max_length: int = POSITIONS, dtype: torch.dtype = torch.float32
-) -> FloverRunner:
+    model: Any, *, slots: int = 4, max_length: int = POSITIONS, dtype: torch.dtype = torch.float32,
+    kv_cache_dtype: KeyValueType = "auto",
+) -> FloverRunner:  # fmt: skip
     """Return a runner of a model, without writing a file."""
     form = form_of(model.config)
     weights = convert(
@@ -85,7 +87,7 @@ def tiny_runner(
         form,
         tied=model.config.tie_word_embeddings,
     )
-    return FloverRunner(form, weights, slots=slots, max_length=max_length)
+    return FloverRunner(form, weights, slots=slots, max_length=max_length, kv_cache_dtype=kv_cache_dtype)
 
 
 def write_decoder(folder: Path, family: str = "gpt2", seed: int = 0, **fields: Any) -> Path:

@@ -68,7 +68,7 @@ TIDAL_EXPORT void tidal_linear(const Matrix* matrix, std::int32_t threads, std::
 TIDAL_EXPORT void tidal_attention(const Operation* operation, std::int32_t threads, std::int32_t rows, const float* made,
                                   const std::int64_t* slots, const std::int64_t* positions, float* output) {
     const Rows all{rows, nullptr, slots, positions};
-    (operation->half ? attend<Half> : attend<float>)(*operation, threads, all, made, output);
+    attend(*operation, threads, all, made, output);
 }
 
 TIDAL_EXPORT void tidal_low_rank(std::int32_t threads, std::int32_t rows, std::int32_t inputs, std::int32_t outputs,

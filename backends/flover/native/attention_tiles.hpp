@@ -5,6 +5,7 @@
 #pragma once
 
 #include "bf16_vectors.hpp"
+#include "byte_vectors.hpp"
 #include "kernels.hpp"
 
 namespace tidal {
@@ -100,13 +101,14 @@ inline void transpose_keys(const Held* keys, int count, int size, float* to) {
     }
 }
 
-// Values [count, size] as float32 [count, padded], zero beyond `size`.
+// Values [count, size], integers with scales [count], as float32 [count, padded], zero beyond `size`.
 template <class Held>
-inline void widen_values(const Held* values, int count, int size, int padded, float* to) {
+inline void widen_values(const Held* values, const float* scales, int count, int size, int padded, float* to) {
     for (int row = 0; row < count; ++row, values += size, to += padded) {
+        const float scale = kScaled<Held> ? scales[row] : 1.0f;
         int part = 0;
-        for (; part + kLanes <= size; part += kLanes) store(to + part, load(values + part));
-        for (; part < padded; ++part) to[part] = part < size ? load_one(values + part) : 0.0f;
+        for (; part + kLanes <= size; part += kLanes) store(to + part, load(values + part) * scale);
+        for (; part < padded; ++part) to[part] = part < size ? load_one(values + part) * scale : 0.0f;
     }
 }
 
@@ -181,11 +183,13 @@ void attend_rows(const Attention<Held>& task, int first, int rows, int kv_head, 
     for (int i = 0; i < queries * padded; ++i) sums[i] = 0.0f;
     const Held* const all_keys = task.held + (task.slots[first] * both + kv_head) * task.length * size;
     const Held* const all_values = all_keys + static_cast<std::int64_t>(task.kv_heads) * task.length * size;
+    const float* const key_scales = task.scales_of(task.slots[first], kv_head);
+    const float* const value_scales = task.scales_of(task.slots[first], task.kv_heads + kv_head);
     const std::int64_t position = task.positions[first], end = position + rows;
     for (std::int64_t begin = task.first_seen(position); begin < end; begin += kTileKeys) {
         const int count = end - begin < kTileKeys ? static_cast<int>(end - begin) : kTileKeys;
         transpose_keys(all_keys + begin * size, count, size, keys);
-        widen_values(all_values + begin * size, count, size, padded, values);
+        widen_values(all_values + begin * size, kScaled<Held> ? value_scales + begin : nullptr, count, size, padded, values);
         // Queries before the tile see none of its keys.
         const int from = begin > position ? static_cast<int>(begin - position) * group : 0;
         // Nor do those whose window begins behind it.
@@ -198,6 +202,7 @@ void attend_rows(const Attention<Held>& task, int first, int rows, int kv_head, 
             const std::int64_t seen = position + i / group + 1 - begin;
             const std::int64_t hidden = task.first_seen(position + i / group) - begin;
             float* const score = scores + i * kTileKeys;
+            if constexpr (kScaled<Held>) multiply_by(score, key_scales + begin, count);
             if (task.cap > 0) soft_cap(score, kTileKeys, 1.0f, task.cap);
             update_softmax(score, hidden > 0 ? static_cast<int>(hidden) : 0,
                            seen < count ? static_cast<int>(seen) : count, most[i], total[i], sums + i * padded, padded);

@@ -140,6 +140,7 @@ struct Attention {
     std::int64_t window;            // last positions that a row attends to, its own included; 0: all
     const float* made;              // [rows, heads + 2 * kv_heads, size]: queries, keys, values
     Held* held;                     // [slots, 2 * kv_heads, length, size]: keys, values
+    float* scales;                  // [slots, 2 * kv_heads, length], of integers; else null
     const std::int64_t* slots;      // [rows]
     const std::int64_t* positions;  // [rows], of each row in its slot
     float* output;                  // [rows, heads, size]
@@ -147,6 +148,10 @@ struct Attention {
     // The first position that a row at `position` attends to.
     std::int64_t first_seen(std::int64_t position) const {
         return window > 0 && position >= window ? position - window + 1 : 0;
+    }
+    // Scales of a slot's keys, or behind them of its values, of one head; null if they are no integers.
+    const float* scales_of(std::int64_t slot, int head) const {
+        return scales ? scales + (slot * 2 * kv_heads + head) * length : nullptr;
     }
 };
 
@@ -231,6 +236,7 @@ struct Kernels {
     bool multiplies_tiles;  // whether products take rows of bfloat16 and integers in tiles
     KernelsOf<float> full;
     KernelsOf<Half> half;
+    KernelsOf<std::int8_t> bytes;  // of attention alone
     // The update of one row plus `added`.
     void (*low_rank)(const LowRank&, int row);
     void (*normalise)(const Norm&, int row);

@@ -16,7 +16,7 @@ enum class Kind : std::int32_t { embed, norm, linear, head_norm, turn, attend, g
 
 struct Operation {
     Kind kind;
-    std::int32_t half;  // whether embeddings, or keys and values, are bfloat16
+    Format format;  // of embeddings, or of keys and values
     std::int32_t from, to, added;  // buffers; -1: none
     std::int32_t turned;  // components of a head that are rotated
     std::int32_t outputs;
@@ -32,7 +32,8 @@ struct Operation {
     std::int64_t length;  // tokens of a slot
     const void* weights;  // of a linear layer: its `Matrix`
     const void* more;     // bias of a norm, positions' embeddings or sines
-    void* held;        // keys and values
+    void* held;           // keys and values
+    void* scales;         // their scales, if they are integers
 };
 
 struct Rows {
@@ -79,8 +80,16 @@ void norm_heads(const Operation& each, const float* weights, float* made) {
 template <class Held>
 void attend(const Operation& each, int threads, const Rows& rows, const float* made, float* output) {
     attention(threads, Attention<Held>{rows.count, each.heads, each.kv_heads, each.size, each.length, each.scale, each.cap,
-                                       each.window, made, static_cast<Held*>(each.held), rows.slots, rows.positions,
-                                       output});
+                                       each.window, made, static_cast<Held*>(each.held),
+                                       static_cast<float*>(each.scales), rows.slots, rows.positions, output});
+}
+
+void attend(const Operation& each, int threads, const Rows& rows, const float* made, float* output) {
+    switch (each.format) {
+        case Format::full: return attend<float>(each, threads, rows, made, output);
+        case Format::half: return attend<Half>(each, threads, rows, made, output);
+        default: return attend<std::int8_t>(each, threads, rows, made, output);
+    }
 }
 
 void carry_out(const Operation& each, int threads, const Rows& rows, float* const* buffers) {
@@ -89,7 +98,7 @@ void carry_out(const Operation& each, int threads, const Rows& rows, float* cons
     const auto *weights = static_cast<const float*>(each.weights), *more = static_cast<const float*>(each.more);
     switch (each.kind) {
         case Kind::embed:
-            (each.half ? embed<Half> : embed<float>)(each, rows, to);
+            (each.format == Format::half ? embed<Half> : embed<float>)(each, rows, to);
             break;
         case Kind::norm: {
             const Norm task{each.outputs, each.centred != 0, each.epsilon, from, weights, more, added, to};
@@ -112,7 +121,7 @@ void carry_out(const Operation& each, int threads, const Rows& rows, float* cons
             break;
         }
         case Kind::attend:
-            (each.half ? attend<Half> : attend<float>)(each, threads, rows, from, to);
+            attend(each, threads, rows, from, to);
             break;
         case Kind::gate:
             for_rows(threads, rows.count, [&](int row) {

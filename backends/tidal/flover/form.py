@@ -13,6 +13,8 @@ Family = Literal[
     "gpt2", "gptj", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2"
 ]  # fmt: skip
 Activation = Literal["gelu", "gelu_new", "relu", "silu"]
+# Type of keys and values in slots; auto: that of the weights' floating-point numbers.
+KeyValueType = Literal["auto", "int8"]
 # Fused projections of a layer, see `LayerWeights`.
 Projection = Literal["qkv", "output", "up", "down"]
 

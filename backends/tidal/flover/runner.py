@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from tidal.errors import Internal
-from tidal.flover.form import DecoderForm
+from tidal.flover.form import DecoderForm, KeyValueType
 from tidal.flover.manifest import WEIGHTS_FILE, FloverManifest
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import KeyValueBuffers, cache_dtype
@@ -72,6 +72,7 @@ class FloverRunner:
         max_length: Number of tokens of a slot.
         available: Bytes that can be allocated besides the weights; None: no limit.
         tiling: Choices of the native library's kernels.
+        kv_cache_dtype: Type of keys and values in slots.
 
     Raises:
         InvalidArgument: The slots and what passes need exceed what is available; states the sizes.
@@ -79,12 +80,12 @@ class FloverRunner:
 
     def __init__(
         self, form: DecoderForm, weights: DecoderWeights, *, slots: int, max_length: int, available: int | None = None,
-        tiling: Tiling | None = None,
+        tiling: Tiling | None = None, kv_cache_dtype: KeyValueType = "auto",
     ) -> None:  # fmt: skip
         self.form, self.slots, self.max_length = form, slots, max_length
         self._device = weights.tokens.device
         with torch.inference_mode():
-            dtype = cache_dtype(weights.tokens.dtype, self._device)
+            dtype = cache_dtype(weights.tokens.dtype, self._device, kv_cache_dtype)
             graphs = graph_count(slots, max_length) if self._device.type == "cuda" else 0
             plan = plan_memory(
                 form, slots=slots, max_length=max_length, cached=dtype, computed=working_type(weights.tokens),
@@ -291,6 +292,7 @@ def open_runner(manifest: FloverManifest, version_dir: Path) -> FloverRunner:
         max_length=manifest.max_length,
         available=available_bytes(device),
         tiling=manifest.kernels,
+        kv_cache_dtype=manifest.kv_cache_dtype,
     )
     runner.warm_up()
     return runner

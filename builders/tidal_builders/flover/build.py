@@ -39,7 +39,7 @@ from tidal_builders.flover.converting import SourceTensors, write_weights
 from tidal_builders.flover.plan import FloverPlan, plan_flover
 from tidal_builders.flover.profiling import measure_profile
 from tidal_builders.flover.quality import (
-    DEFAULT_BOUNDS,
+    default_bounds,
     read_text_references,
     text_misses,
     verify_text,
@@ -47,7 +47,7 @@ from tidal_builders.flover.quality import (
 )
 from tidal_builders.flover.report import FloverReport, report_of
 from tidal_builders.flover.source import load_decoder
-from tidal_builders.flover.spec import DEFAULT_TOLERANCE, LONGEST_DEFAULT, FloverSpec
+from tidal_builders.flover.spec import LONGEST_DEFAULT, FloverSpec, default_tolerance, least_match
 from tidal_builders.flover.verify import misses, read_references, verify, write_references
 from tidal_builders.publishing import VersionFields, current_report, publish_version
 from tidal_builders.runner import BuildOptions, BuildRun, Recipe, run_build
@@ -147,7 +147,10 @@ class _FloverStages:
 
     def misses(self, precision: FloverPrecision) -> tuple[str, ...]:
         """Reasons that keep a precision from being published."""
-        generated = misses(self.verified(precision), precision, self.spec.quality.agreement)
+        least = self.spec.quality.agreement
+        if least is None:
+            least = least_match(precision, self.spec.kv_cache_dtype)
+        generated = misses(self.verified(precision), least)
         return (*generated, *text_misses(self.verified_on_text(precision)))
 
     def profile(self, precision: FloverPrecision) -> FloverProfile:
@@ -202,11 +205,13 @@ class _FloverStages:
             max_length=self.facts.max_length,
             available=available_bytes(self.torch_device),
             tiling=self.kernels,
+            kv_cache_dtype=self.spec.kv_cache_dtype,
         )
 
     def memory_bytes(self, precision: FloverPrecision) -> int:
         """Bytes of all slots' keys and values."""
-        dtype = cache_dtype(torch.float32 if precision == "fp32" else torch.bfloat16, self.torch_device)
+        computed = torch.float32 if precision == "fp32" else torch.bfloat16
+        dtype = cache_dtype(computed, self.torch_device, self.spec.kv_cache_dtype)
         return buffer_bytes(self.facts.form, self.spec.max_concurrency, self.facts.max_length, dtype)
 
     def _read_source(self, folder: Path) -> None:
@@ -252,7 +257,7 @@ class _FloverStages:
         return verify(
             self.runner(precision),
             read_references(self.folder / _REFERENCES),
-            self.spec.tolerance or DEFAULT_TOLERANCE[precision],
+            self.spec.tolerance or default_tolerance(precision, self.spec.kv_cache_dtype),
             partial(self.progress, "verify"),
         )
 
@@ -260,7 +265,7 @@ class _FloverStages:
         return verify_text(
             self.runner(precision),
             read_text_references(self.folder / _TEXTS),
-            self.spec.quality.bounds(DEFAULT_BOUNDS[precision]),
+            self.spec.quality.bounds(default_bounds(precision, self.spec.kv_cache_dtype)),
             partial(self.progress, "verify on text"),
         )
 
@@ -300,6 +305,7 @@ class _FloverStages:
             threads=self.plan.threads,
             kernels=self.kernels,
             group_size=(self._tensors(precision).kept_group or self.spec.group_size) if precision == "int4" else None,
+            kv_cache_dtype=self.spec.kv_cache_dtype,
             verification=self.verified(precision),
             text=self.verified_on_text(precision),
             trials=self.trials(),

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidal.flover.form import KeyValueType
 from tidal.flover.manifest import QualityBounds
 from tidal_builders.spec import ModelSpec
 
@@ -16,6 +17,21 @@ DEFAULT_TOLERANCE: Mapping[str, float] = {"fp32": 1e-3, "bf16": 0.25, "int8": 0.
 # Minimum share of tokens that equal the source's.
 LEAST_MATCH: Mapping[str, float] = {"fp32": 1.0, "bf16": 0.9, "int8": 0.9, "int4": 0.6}
 LONGEST_DEFAULT = 1024
+
+
+def default_tolerance(precision: str, kv_cache_dtype: KeyValueType) -> float:
+    """Maximum difference of any logit: keys and values of 8 bits are as accurate as weights of 8 bits."""
+    return max(DEFAULT_TOLERANCE[each] for each in _rounded(precision, kv_cache_dtype))
+
+
+def least_match(precision: str, kv_cache_dtype: KeyValueType) -> float:
+    """Minimum share of tokens that equal the source's."""
+    return min(LEAST_MATCH[each] for each in _rounded(precision, kv_cache_dtype))
+
+
+def _rounded(precision: str, kv_cache_dtype: KeyValueType) -> tuple[str, ...]:
+    """What a decoder is rounded to."""
+    return (precision,) if kv_cache_dtype == "auto" else (precision, kv_cache_dtype)
 
 
 class QualityFields(BaseModel):
@@ -74,6 +90,12 @@ class FloverSpec(ModelSpec):
     )
     group_size: Literal[32, 64, 128] = Field(
         64, description="int4: number of inputs of a weight that share a scale; fewer are more accurate and larger"
+    )
+    kv_cache_dtype: KeyValueType = Field(
+        "auto",
+        description="type of keys and values; auto: float32 with fp32, bfloat16 with other precisions; int8: 8 bits "
+        "with a scale for each token and head, within the tolerance and bounds of int8; it requires the native kernels "
+        "of a CPU",
     )
     tolerance: float | None = Field(
         None,

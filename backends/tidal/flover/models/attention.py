@@ -54,7 +54,7 @@ def attention(form: DecoderForm, buffers: KeyValueBuffers) -> Attention:
 class NativeAttention:
     """Attention by the native library, which reads keys and values in place and only as many as each row attends to.
 
-    Rows are float32, keys and values float32 or bfloat16.
+    Rows are float32, keys and values float32, bfloat16 or integers of 8 bits.
 
     Args:
         form: Architecture of the decoder.
@@ -66,7 +66,7 @@ class NativeAttention:
         first = buffers.layers[0]
         self._run = library.tidal_attention
         self._operations = tuple(
-            attend_operation(form, cache, number, NONE, NONE) for number, cache in enumerate(buffers.layers)
+            attend_operation(form, buffers, number, NONE, NONE) for number in range(len(buffers.layers))
         )
         self._buffers = buffers  # keeps the addresses valid
         self._width = form.heads * form.head_dim

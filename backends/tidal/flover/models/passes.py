@@ -16,7 +16,7 @@ from tidal.flover.form import DecoderForm, Rotary
 from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.models.layer import Layer, RotaryTable
 from tidal.flover.models.linear import ACTIVATION_NUMBERS, Linear, NativeLinear
-from tidal.flover.models.operations import NONE, Kind, Operation, attend_operation
+from tidal.flover.models.operations import NONE, Kind, Operation, attend_operation, format_of
 from tidal.flover.models.weights import Affine
 
 # Scratch matrices: the residual stream before and behind attention, input and output of projections, output of
@@ -107,7 +107,7 @@ class NativePass:
 
     def _embed(self, tokens: torch.Tensor, positions: torch.Tensor | None) -> Operation:
         return Operation(
-            kind=Kind.EMBED, half=tokens.dtype == torch.bfloat16, source=NONE, target=_HIDDEN, added=NONE,
+            kind=Kind.EMBED, format=format_of(tokens), source=NONE, target=_HIDDEN, added=NONE,
             outputs=self._form.width, scale=self._form.embedding_scale, weights=tokens.data_ptr(),
             more=None if positions is None else positions.data_ptr(),
         )  # fmt: skip
@@ -135,7 +135,7 @@ class NativePass:
                     weights=cosines.data_ptr(), more=sines.data_ptr(), **heads,
                 )
             )  # fmt: skip
-        operations.append(attend_operation(form, self._buffers.layers[number], number, _OUTPUT, _ATTENTION))
+        operations.append(attend_operation(form, self._buffers, number, _OUTPUT, _ATTENTION))
         operations += self._summed(layer.output, _ATTENTION, _OUTPUT, _ATTENDED, _HIDDEN, layer.attention_after)
         source = _INPUT if form.shared_norm else _HIDDEN if form.parallel else _ATTENDED
         if layer.feed_norm is not None:
