@@ -193,7 +193,9 @@ def test_integers_require_the_kernels(build: Callable[..., FloverReport], monkey
 
 
 def test_keys_and_values_of_integers_are_verified(build: Callable[..., FloverReport], tmp_path: Path) -> None:
-    assert build(kv_cache_dtype="int8").outcome == "published"
+    report = build(kv_cache_dtype="int8")
+    assert report.outcome == "published"
+    assert str(step_table(report).title).startswith("writer: fp32 with int8 keys and values, 3 slots of 128 tokens in")
     version = tmp_path / "r/writer/1"
     manifest = load_flover_manifest(version)
     assert (manifest.kv_cache_dtype, manifest.precision) == ("int8", "fp32")
