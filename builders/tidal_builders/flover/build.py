@@ -9,13 +9,11 @@ from typing import Unpack
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 
 from tidal import device
 from tidal.engines import choose_device
 from tidal.errors import InvalidArgument
 from tidal.flover.chat import CHAT_FILE, ChatTemplate
-from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import (
     INTEGERS,
     TOKENIZER_FILE,
@@ -46,8 +44,8 @@ from tidal_builders.flover.quality import (
     write_text_references,
 )
 from tidal_builders.flover.report import FloverReport, report_of
-from tidal_builders.flover.source import load_decoder
-from tidal_builders.flover.spec import LONGEST_DEFAULT, FloverSpec, default_tolerance, least_match
+from tidal_builders.flover.source import SourceFacts, load_decoder
+from tidal_builders.flover.spec import LONGEST_DEFAULT, FloverSpec
 from tidal_builders.flover.verify import misses, read_references, verify, write_references
 from tidal_builders.publishing import VersionFields, current_report, publish_version
 from tidal_builders.runner import BuildOptions, BuildRun, Recipe, run_build
@@ -58,17 +56,6 @@ _FACTS = "facts.json"
 _REFERENCES, _TEXTS = "references.npz", "texts.npz"
 # Precisions that `auto` compares; the last one only with native kernels.
 _AUTOMATIC: tuple[FloverPrecision, ...] = ("fp32", "bf16", "int8")
-
-
-class _SourceFacts(BaseModel):
-    """Properties of the source model that serving needs."""
-
-    architecture: str
-    base: str
-    form: DecoderForm
-    max_length: int
-    eos_token_ids: tuple[int, ...]
-    tied: bool
 
 
 def build_flover(spec: FloverSpec, repository: Path, **options: Unpack[BuildOptions]) -> FloverReport:
@@ -119,9 +106,9 @@ class _FloverStages:
         return self._work.directory("source", self._read_source)
 
     @cached_property
-    def facts(self) -> _SourceFacts:
+    def facts(self) -> SourceFacts:
         """Properties of the source model."""
-        return _SourceFacts.model_validate_json((self.folder / _FACTS).read_bytes())
+        return SourceFacts.model_validate_json((self.folder / _FACTS).read_bytes())
 
     @cached_property
     def sound(self) -> tuple[FloverPrecision, ...]:
@@ -147,10 +134,7 @@ class _FloverStages:
 
     def misses(self, precision: FloverPrecision) -> tuple[str, ...]:
         """Reasons that keep a precision from being published."""
-        least = self.spec.quality.agreement
-        if least is None:
-            least = least_match(precision, self.spec.kv_cache_dtype)
-        generated = misses(self.verified(precision), least)
+        generated = misses(self.verified(precision), self.spec.least_match(precision))
         return (*generated, *text_misses(self.verified_on_text(precision)))
 
     def profile(self, precision: FloverPrecision) -> FloverProfile:
@@ -227,7 +211,7 @@ class _FloverStages:
         if (chat := source.chat) is not None:
             ChatTemplate(chat)  # refuse a template that cannot be rendered
             (folder / CHAT_FILE).write_text(chat.model_dump_json(), encoding="utf-8")
-        facts = _SourceFacts(
+        facts = SourceFacts(
             architecture=type(source.model).__name__,
             base=source.digest,
             form=source.form,
@@ -257,7 +241,7 @@ class _FloverStages:
         return verify(
             self.runner(precision),
             read_references(self.folder / _REFERENCES),
-            self.spec.tolerance or default_tolerance(precision, self.spec.kv_cache_dtype),
+            self.spec.largest_error(precision),
             partial(self.progress, "verify"),
         )
 

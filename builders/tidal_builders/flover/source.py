@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tidal.errors import InvalidArgument
@@ -56,6 +57,17 @@ class DecoderSource:
     def digest(self) -> str:
         """Digest of all weights, which tasks refer to as their base."""
         return decoder_digest(self.model)
+
+
+class SourceFacts(BaseModel):
+    """Properties of the source model that serving needs."""
+
+    architecture: str
+    base: str
+    form: DecoderForm
+    max_length: int
+    eos_token_ids: tuple[int, ...]
+    tied: bool
 
 
 def decoder_digest(model: Any) -> str:

@@ -116,3 +116,12 @@ class FloverSpec(ModelSpec):
         description="text file, one prompt per line, for verification; relative to the spec file; default: generated "
         "English text",
     )
+
+    def largest_error(self, precision: str) -> float:
+        """Maximum difference of any logit from the source model's, with a precision."""
+        return self.tolerance or default_tolerance(precision, self.kv_cache_dtype)
+
+    def least_match(self, precision: str) -> float:
+        """Minimum share of greedy tokens that equal the source's, with a precision."""
+        given = self.quality.agreement
+        return least_match(precision, self.kv_cache_dtype) if given is None else given
