@@ -18,8 +18,8 @@ from tidal_client import Client
 pytestmark = pytest.mark.server
 
 _GROUP = 32
-# Rows have 8 to 16 bits, keys and values 8 or those of bfloat16, so log probabilities are off by some percent. Rounding the weights to 4
-# bits changes them by much more.
+# Rows have 8 to 16 bits, keys and values 8 or those of bfloat16, so log probabilities are off by some percent. Rounding
+# the weights to 4 bits changes them by much more.
 _OFF = 0.15
 
 
