@@ -10,11 +10,12 @@ import torch
 import transformers
 
 from testing.once import built_once
-from tidal.flover.form import form_of
+from tidal.flover.architectures import form_of
+from tidal.flover.form import KeyValueType
 from tidal.flover.models.weights import convert
 from tidal.flover.runner import FloverRunner
 
-FAMILIES = ("gpt2", "gptj", "gpt_neox", "llama", "qwen2", "qwen3")
+FAMILIES = ("gpt2", "gptj", "gpt_neox", "llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2")
 # Families that differ from Llama in names only.
 LLAMA_LIKE = ("mistral", "phi3")
 WIDTH, HEADS, POSITIONS = 32, 4, 128
@@ -48,6 +49,15 @@ def tiny_config(family: str, **fields: Any) -> Any:
             return transformers.MistralConfig(**{**common, **shared_heads, "sliding_window": None, **fields})
         case "phi3":
             return transformers.Phi3Config(**{**common, **shared_heads, "pad_token_id": 0, **fields})
+        case "gemma2" | "gemma3_text":
+            # Caps and a window that change the logits of short texts.
+            fields = {"head_dim": 12, "query_pre_attn_scalar": 20, "sliding_window": 20, "pad_token_id": 0, **fields}
+            if family == "gemma2":
+                caps = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+                return transformers.Gemma2Config(**{**common, **shared_heads, **caps, **fields})
+            return transformers.Gemma3TextConfig(**{**common, **shared_heads, "sliding_window_pattern": 2, **fields})
+        case "olmo2":
+            return transformers.Olmo2Config(**{**common, **shared_heads, "pad_token_id": 0, **fields})
         case "qwen2":
             return transformers.Qwen2Config(**{**common, **shared_heads, **fields})
         case _:
@@ -67,8 +77,9 @@ def tiny_model(family: str, seed: int = 0, **fields: Any) -> Any:
 
 
 def tiny_runner(
-    model: Any, *, slots: int = 4, max_length: int = POSITIONS, dtype: torch.dtype = torch.float32
-) -> FloverRunner:
+    model: Any, *, slots: int = 4, max_length: int = POSITIONS, dtype: torch.dtype = torch.float32,
+    kv_cache_dtype: KeyValueType = "auto",
+) -> FloverRunner:  # fmt: skip
     """Return a runner of a model, without writing a file."""
     form = form_of(model.config)
     weights = convert(
@@ -76,7 +87,7 @@ def tiny_runner(
         form,
         tied=model.config.tie_word_embeddings,
     )
-    return FloverRunner(form, weights, slots=slots, max_length=max_length)
+    return FloverRunner(form, weights, slots=slots, max_length=max_length, kv_cache_dtype=kv_cache_dtype)
 
 
 def write_decoder(folder: Path, family: str = "gpt2", seed: int = 0, **fields: Any) -> Path:

@@ -18,7 +18,8 @@ import typer
 from transformers import GPT2Config, LlamaConfig
 
 from benchmarks.report import Claim, Report, progress
-from tidal.flover.form import DecoderForm, form_of
+from tidal.flover.architectures import form_of
+from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import FloverPrecision
 from tidal.flover.models.quantized import Quantized
 from tidal.flover.models.weights import Affine, DecoderWeights, Dense, LayerWeights

@@ -23,10 +23,10 @@ from benchmarks.flover.precisions import random_weights
 from benchmarks.report import Claim, Report, progress
 from testing.decoders import byte_tokenizer
 from testing.requests import FakeRequest
+from tidal.flover.architectures import form_of
 from tidal.flover.engine.engine import Engine
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.engine.speculation import Speculation
-from tidal.flover.form import form_of
 from tidal.flover.generation import Generation
 from tidal.flover.metrics import FloverMetrics
 from tidal.flover.native.tuning import measure_kernels

@@ -25,8 +25,9 @@ from transformers import AutoConfig, AutoTokenizer, GPT2Config
 from benchmarks.flover.precisions import random_weights
 from benchmarks.flover.prompts import TimedEngine
 from benchmarks.report import Claim, Report, progress
+from tidal.flover.architectures import form_of
 from tidal.flover.engine.speculation import Speculation
-from tidal.flover.form import DecoderForm, form_of
+from tidal.flover.form import DecoderForm
 from tidal.flover.models.weights import DecoderWeights, Dense
 from tidal.flover.models.weights_file import load_weights
 from tidal.flover.native.tuning import measure_kernels

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.flover import precisions
 from testing.decoders import tiny_config
-from tidal.flover.form import form_of
+from tidal.flover.architectures import form_of
 from tidal.flover.manifest import FloverPrecision
 from tidal.flover.runner import FloverRunner
 

@@ -88,6 +88,7 @@ def test_a_folder_is_recognised(models: Path, task: str) -> None:
         ({"architectures": ["GPT2Model"], "model_type": "gpt2"}, "text_generation"),
         ({"architectures": ["BartModel"], "model_type": "bart", "is_encoder_decoder": True}, "seq2seq"),
         ({"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"}, "audio"),
+        ({"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": {"width": 1}}, "multimodal"),
         ({"architectures": ["Novel"]}, "unknown"),
         ({"model_type": "bert"}, "unknown"),
         ({"problem_type": "multi_label_classification"}, "multi_label"),

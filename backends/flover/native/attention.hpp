@@ -20,6 +20,10 @@ template <>
 const KernelsOf<Half>& kernels_of<Half>() {
     return kernels().half;
 }
+template <>
+const KernelsOf<std::int8_t>& kernels_of<std::int8_t>() {
+    return kernels().bytes;
+}
 
 // Heads in a part of attention by rows, and the fewest rows of a tile.
 constexpr int kHeads = 4;

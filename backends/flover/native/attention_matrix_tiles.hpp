@@ -160,8 +160,9 @@ inline void update_weights(const float* scores, float scale, int visible, float&
 
 void attend_rows_by_matrices(const Attention<Half>& task, int first, int rows, int kv_head, float* scores) {
     const int size = task.size, group = task.heads / task.kv_heads, queries = rows * group, both = 2 * task.kv_heads;
-    // With fewer queries or keys, what AMX needs costs more than it saves.
-    if (queries < kTileQueries || task.positions[first] + rows < kMatrixKeys)
+    // With fewer queries or keys, what AMX needs costs more than it saves; caps and windows are left to vectors.
+    if (queries < kTileQueries || task.positions[first] + rows < kMatrixKeys || task.cap > 0 ||
+        task.first_seen(task.positions[first] + rows - 1) > 0)
         return attend_rows<Half>(task, first, rows, kv_head, scores);
     const int width = (size + kTileRows - 1) / kTileRows * kTileRows;
     const int depth = (size + kTileInputs - 1) / kTileInputs * kTileInputs;
@@ -188,7 +189,6 @@ void attend_rows_by_matrices(const Attention<Half>& task, int first, int rows, i
         most[i] = -__builtin_huge_valf();
         total[i] = 0.0f;
     }
-    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(size));
     const Half* const all_keys = task.held + (task.slots[first] * both + kv_head) * task.length * size;
     const Half* const all_values = all_keys + static_cast<std::int64_t>(task.kv_heads) * task.length * size;
     const std::int64_t position = task.positions[first], end = position + rows;
@@ -208,7 +208,7 @@ void attend_rows_by_matrices(const Attention<Half>& task, int first, int rows, i
             Half* const own = weights + i * kMatrixKeys;
             const std::int64_t seen = position + i / group + 1 - begin;
             if (i >= from)
-                update_weights(scores + i * kMatrixKeys, scale, seen < count ? static_cast<int>(seen) : count, most[i],
+                update_weights(scores + i * kMatrixKeys, task.scale, seen < count ? static_cast<int>(seen) : count, most[i],
                                total[i], sums + i * width, width, own, weight_apart);
             else
                 for (int key = 0; key < kMatrixKeys; key += kLanes) store_split(own + key, weight_apart, Vector{});

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "bf16_vectors.hpp"
+#include "byte_vectors.hpp"
 #include "kernels.hpp"
 
 namespace tidal {
@@ -100,13 +101,14 @@ inline void transpose_keys(const Held* keys, int count, int size, float* to) {
     }
 }
 
-// Values [count, size] as float32 [count, padded], zero beyond `size`.
+// Values [count, size], integers with scales [count], as float32 [count, padded], zero beyond `size`.
 template <class Held>
-inline void widen_values(const Held* values, int count, int size, int padded, float* to) {
+inline void widen_values(const Held* values, const float* scales, int count, int size, int padded, float* to) {
     for (int row = 0; row < count; ++row, values += size, to += padded) {
+        const float scale = kScaled<Held> ? scales[row] : 1.0f;
         int part = 0;
-        for (; part + kLanes <= size; part += kLanes) store(to + part, load(values + part));
-        for (; part < padded; ++part) to[part] = part < size ? load_one(values + part) : 0.0f;
+        for (; part + kLanes <= size; part += kLanes) store(to + part, load(values + part) * scale);
+        for (; part < padded; ++part) to[part] = part < size ? load_one(values + part) * scale : 0.0f;
     }
 }
 
@@ -119,8 +121,18 @@ inline void scale_to_maximum(float next, float& most, float& total, float* sums,
     most = next;
 }
 
-// One query's scores of a tile of keys become weights; its sums so far are scaled to the new maximum.
-inline void update_softmax(float* scores, int visible, float& most, float& total, float* sums, int padded) {
+// `count` numbers x become cap * tanh(x * scale / cap); what is behind them stays.
+inline void soft_cap(float* x, std::int64_t count, float scale, float cap) {
+    const float inner = scale / cap;
+    std::int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) store(x + i, hyperbolic_tangent(load(x + i) * inner) * cap);
+    for (; i < count; ++i) x[i] = hyperbolic_tangent(all(x[i] * inner))[0] * cap;
+}
+
+// One query's scores of a tile of keys, of which it sees `hidden` to `visible` - 1, become weights; its sums so far are
+// scaled to the new maximum.
+inline void update_softmax(float* scores, int hidden, int visible, float& most, float& total, float* sums, int padded) {
+    for (int i = 0; i < hidden; ++i) scores[i] = -__builtin_huge_valf();
     for (int i = visible; i < kTileKeys; ++i) scores[i] = -__builtin_huge_valf();
     Vector largest = all(most);
     for (int i = 0; i < kTileKeys; i += kLanes) {
@@ -162,32 +174,40 @@ void attend_rows(const Attention<Held>& task, int first, int rows, int kv_head, 
     float* const sums = scores + queries * kTileKeys;   // [queries, padded]
     float* const most = sums + queries * padded;        // [queries]
     float* const total = most + queries;                // [queries]
-    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(size));
     for (int i = 0; i < queries; ++i) {
         const std::size_t row = first + i / group, head = row * (task.heads + both) + kv_head * group + i % group;
-        for (int part = 0; part < size; ++part) query[i * size + part] = task.made[head * size + part] * scale;
+        for (int part = 0; part < size; ++part) query[i * size + part] = task.made[head * size + part] * task.scale;
         most[i] = -__builtin_huge_valf();
         total[i] = 0.0f;
     }
     for (int i = 0; i < queries * padded; ++i) sums[i] = 0.0f;
     const Held* const all_keys = task.held + (task.slots[first] * both + kv_head) * task.length * size;
     const Held* const all_values = all_keys + static_cast<std::int64_t>(task.kv_heads) * task.length * size;
+    const float* const key_scales = task.scales_of(task.slots[first], kv_head);
+    const float* const value_scales = task.scales_of(task.slots[first], task.kv_heads + kv_head);
     const std::int64_t position = task.positions[first], end = position + rows;
-    for (std::int64_t begin = 0; begin < end; begin += kTileKeys) {
+    for (std::int64_t begin = task.first_seen(position); begin < end; begin += kTileKeys) {
         const int count = end - begin < kTileKeys ? static_cast<int>(end - begin) : kTileKeys;
         transpose_keys(all_keys + begin * size, count, size, keys);
-        widen_values(all_values + begin * size, count, size, padded, values);
+        widen_values(all_values + begin * size, kScaled<Held> ? value_scales + begin : nullptr, count, size, padded, values);
         // Queries before the tile see none of its keys.
         const int from = begin > position ? static_cast<int>(begin - position) * group : 0;
+        // Nor do those whose window begins behind it.
+        const std::int64_t left = begin + count + task.window - 1 - position;
+        const int to = task.window > 0 && left < rows ? static_cast<int>(left) * group : queries;
         float* const own = scores + from * kTileKeys;
-        for (int i = 0; i < (queries - from) * kTileKeys; ++i) own[i] = 0.0f;
-        multiply_add(queries - from, kTileKeys, query + from * size, size, keys, kTileKeys, size, own, kTileKeys);
-        for (int i = from; i < queries; ++i) {
+        for (int i = 0; i < (to - from) * kTileKeys; ++i) own[i] = 0.0f;
+        multiply_add(to - from, kTileKeys, query + from * size, size, keys, kTileKeys, size, own, kTileKeys);
+        for (int i = from; i < to; ++i) {
             const std::int64_t seen = position + i / group + 1 - begin;
-            update_softmax(scores + i * kTileKeys, seen < count ? static_cast<int>(seen) : count, most[i], total[i],
-                           sums + i * padded, padded);
+            const std::int64_t hidden = task.first_seen(position + i / group) - begin;
+            float* const score = scores + i * kTileKeys;
+            if constexpr (kScaled<Held>) multiply_by(score, key_scales + begin, count);
+            if (task.cap > 0) soft_cap(score, kTileKeys, 1.0f, task.cap);
+            update_softmax(score, hidden > 0 ? static_cast<int>(hidden) : 0,
+                           seen < count ? static_cast<int>(seen) : count, most[i], total[i], sums + i * padded, padded);
         }
-        multiply_add(queries - from, padded, own, kTileKeys, values, padded, count, sums + from * padded, padded);
+        multiply_add(to - from, padded, own, kTileKeys, values, padded, count, sums + from * padded, padded);
     }
     store_means(task, first, rows, kv_head, sums, padded, total);
 }

@@ -6,6 +6,7 @@
 // Included once in each level's compilation; everything is local to it, see kernels.hpp.
 #pragma once
 
+#include "byte_vectors.hpp"
 #include "tiles.hpp"
 
 namespace tidal {
@@ -14,7 +15,7 @@ namespace {
 typedef std::int32_t UnalignedIntegers __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));
 
 // Largest integer of a row of 16 bits: its high byte is at most 127 with a low byte of -128 to 127.
-constexpr float kMostOfTwoBytes = 32512.0f, kMostOfByte = 127.0f;
+constexpr float kMostOfTwoBytes = 32512.0f;
 
 // sum + the products of four bytes in each lane, `unsigned_bytes` of at most 15 if `small`.
 template <bool small>
@@ -150,22 +151,6 @@ void integer_product_in(const IntegerProduct& task, int first_panel, int last_pa
         case 3: return integer_product_of<bits, bytes, 3>(task, first_panel, last_panel);
         default: return integer_product_of<bits, bytes, 4>(task, first_panel, last_panel);
     }
-}
-
-// The nearest integers of |x| < 2^22, ties to even.
-inline Integers nearest(Vector x) {
-    return reinterpret_cast<Integers>(x + 12582912.0f) - 0x4b400000;
-}
-
-typedef std::int8_t Bytes __attribute__((vector_size(kLanes), may_alias));
-typedef std::int8_t UnalignedBytes __attribute__((vector_size(kLanes), aligned(1), may_alias));
-
-inline void store_bytes(std::int8_t* to, Integers x) {
-#if defined(__AVX512F__)
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(reinterpret_cast<__m512i>(x)));
-#else
-    *reinterpret_cast<UnalignedBytes*>(to) = __builtin_convertvector(x, Bytes);
-#endif
 }
 
 void round_to_integers(const IntegerRounding& task) {

@@ -2,7 +2,9 @@
 #include "attention_matrix_tiles.hpp"
 #include "attention_tiles.hpp"
 #include "bf16_vectors.hpp"
+#include "byte_vectors.hpp"
 #include "integer_matrix_tiles.hpp"
+#include "low_rank.hpp"
 #include "products.hpp"
 
 namespace tidal {
@@ -18,47 +20,6 @@ constexpr auto kAttendHalfRows = attend_rows<Half>;
 
 // Prefetch distance in blocks of keys, one position per lane.
 constexpr int kBlocksAhead = 4;
-
-inline float dot(const float* x, const float* y, int count) {
-    Vector parts[4] = {};
-    int i = 0;
-    for (; i + 4 * kLanes <= count; i += 4 * kLanes)
-        for (int v = 0; v < 4; ++v) parts[v] += load(x + i + v * kLanes) * load(y + i + v * kLanes);
-    for (; i + kLanes <= count; i += kLanes) parts[0] += load(x + i) * load(y + i);
-    float found = sum((parts[0] + parts[1]) + (parts[2] + parts[3]));
-    for (; i < count; ++i) found += x[i] * y[i];
-    return found;
-}
-
-// Adds several ranks of a row's low-rank update: sums are read and written once for all of them.
-template <int ranks>
-void add_ranks(const LowRank& task, const float* input, std::int64_t first, float* output) {
-    float between[ranks];
-    for (int rank = 0; rank < ranks; ++rank)
-        between[rank] = dot(input, task.down + (first + rank) * task.inputs, task.inputs);
-    const float* up = task.up + first * task.outputs;
-    int i = 0;
-    for (; i + kLanes <= task.outputs; i += kLanes) {
-        Vector found = load(output + i);
-        for (int rank = 0; rank < ranks; ++rank)
-            found += load(up + static_cast<std::size_t>(rank) * task.outputs + i) * between[rank];
-        store(output + i, found);
-    }
-    for (; i < task.outputs; ++i)
-        for (int rank = 0; rank < ranks; ++rank)
-            output[i] += up[static_cast<std::size_t>(rank) * task.outputs + i] * between[rank];
-}
-
-void low_rank(const LowRank& task, int row) {
-    const float* input = task.input + static_cast<std::size_t>(row) * task.inputs;
-    const std::size_t place = static_cast<std::size_t>(row) * task.outputs;
-    float* output = task.output + place;
-    for (int i = 0; i < task.outputs; ++i) output[i] = task.added ? task.added[place + i] : 0.0f;
-    constexpr int some = 4;
-    std::int64_t rank = task.begins[row];
-    for (; rank + some <= task.ends[row]; rank += some) add_ranks<some>(task, input, rank, output);
-    for (; rank < task.ends[row]; ++rank) add_ranks<1>(task, input, rank, output);
-}
 
 void round(const float* from, Half* to, std::size_t count) {
     std::size_t i = 0;
@@ -78,8 +39,15 @@ void keep(const Attention<Held>& task, int row) {
     const int both = 2 * task.kv_heads;
     const float* made = task.made + (static_cast<std::size_t>(row) * (task.heads + both) + task.heads) * task.size;
     Held* held = task.held + (task.slots[row] * both * task.length + task.positions[row]) * task.size;
-    for (int head = 0; head < both; ++head)
-        copy(made + static_cast<std::size_t>(head) * task.size, held + head * task.length * task.size, task.size);
+    for (int head = 0; head < both; ++head) {
+        const float* from = made + static_cast<std::size_t>(head) * task.size;
+        Held* to = held + head * task.length * task.size;
+        if constexpr (kScaled<Held>)
+            task.scales[(task.slots[row] * both + head) * task.length + task.positions[row]] =
+                round_to_bytes(from, to, task.size);
+        else
+            copy(from, to, task.size);
+    }
 }
 
 // Keys or values of one head in one slot, and those that are read after them. They are read block by block, one position
@@ -170,18 +138,27 @@ template <class Held>
 void attend(const Attention<Held>& task, int row, int kv_head, float* scores) {
     const std::int64_t size = task.size, both = 2 * task.kv_heads;
     const int group = task.heads / task.kv_heads;
-    const auto keys_of = [&](int of) { return task.held + (task.slots[of] * both + kv_head) * task.length * size; };
-    const std::int64_t count = task.positions[row] + 1, padded = (count + kLanes - 1) / kLanes * kLanes;
+    const auto keys_of = [&](int of) {
+        const std::int64_t from = task.first_seen(task.positions[of]);
+        return task.held + ((task.slots[of] * both + kv_head) * task.length + from) * size;
+    };
+    const std::int64_t count = task.positions[row] + 1 - task.first_seen(task.positions[row]);
+    const std::int64_t padded = (count + kLanes - 1) / kLanes * kLanes;
     const Held* const first_key = keys_of(row);
     const Held* const first_value = first_key + task.kv_heads * task.length * size;
     const Held* const next_key = row + 1 < task.rows ? keys_of(row + 1) : first_key;
-    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(size));
+    const std::int64_t slot = task.slots[row], first = task.first_seen(task.positions[row]);
+    const float* const key_scales = task.scales_of(slot, kv_head);
+    const float* const value_scales = task.scales_of(slot, task.kv_heads + kv_head);
+    const float scale = task.cap > 0 ? 1.0f : task.scale;
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
         const Run<Held> keys{first_key, first_value, count, size};
         const Run<Held> values{first_value, head + 1 < (kv_head + 1) * group ? first_key : next_key, count, size};
         const float* query = task.made + (static_cast<std::size_t>(row) * (task.heads + both) + head) * size;
         float* output = task.output + (static_cast<std::size_t>(row) * task.heads + head) * size;
         score(query, keys, scores);
+        if constexpr (kScaled<Held>) multiply_by(scores, key_scales + first, count);
+        if (task.cap > 0) soft_cap(scores, count, task.scale, task.cap);
         Vector most = load(scores);
         for (std::int64_t i = kLanes; i < padded; i += kLanes) {
             const Vector found = load(scores + i);
@@ -195,6 +172,7 @@ void attend(const Attention<Held>& task, int row, int kv_head, float* scores) {
             total += weight;
         }
         const float factor = 1.0f / sum(total);
+        if constexpr (kScaled<Held>) multiply_by(scores, value_scales + first, count);
         std::int64_t part = 0;
         for (; part + 4 * kLanes <= size; part += 4 * kLanes) mix<Held, 4>(scores, values, part, factor, output);
         for (; part + kLanes <= size; part += kLanes) mix<Held, 1>(scores, values, part, factor, output);
@@ -210,6 +188,7 @@ void normalise(const Norm& task, int row) {
     const std::size_t place = static_cast<std::size_t>(row) * task.width;
     const float* input = task.input + place;
     float* output = task.output + place;
+    const float* added = task.added ? task.added + place : nullptr;
     const int whole = task.width / kLanes * kLanes;
     float mean = 0;
     if (task.centred) {
@@ -230,10 +209,12 @@ void normalise(const Norm& task, int row) {
     for (int i = 0; i < whole; i += kLanes) {
         Vector x = (load(input + i) - mean) * factor * load(task.weight + i);
         if (task.bias) x += load(task.bias + i);
+        if (added) x += load(added + i);
         store(output + i, x);
     }
     for (int i = whole; i < task.width; ++i)
-        output[i] = (input[i] - mean) * factor * task.weight[i] + (task.bias ? task.bias[i] : 0.0f);
+        output[i] = (input[i] - mean) * factor * task.weight[i] + (task.bias ? task.bias[i] : 0.0f) +
+                    (added ? added[i] : 0.0f);
 }
 
 void turn(const Turn& task, int row) {
@@ -271,10 +252,12 @@ const Kernels TIDAL_TABLE(TIDAL_LEVEL) = {
     kMultipliesTiles,
     {product<float>, keep<float>, attend<float>, attend_rows<float>},
     {product<Half>, keep<Half>, attend<Half>, kAttendHalfRows},
+    {nullptr, keep<std::int8_t>, attend<std::int8_t>, attend_rows<std::int8_t>},
     low_rank,
     normalise,
     turn,
     gate,
+    soft_cap,
     round,
     round_to_integers,
     integer_product,

@@ -127,7 +127,7 @@ struct IntegerRounding {
     std::size_t stride;
 };
 
-// Attention: each row writes its key and value into a slot, and attends to all positions up to its own.
+// Attention: each row writes its key and value into a slot, and attends to the positions up to its own.
 template <class Held>
 struct Attention {
     int rows;
@@ -135,11 +135,24 @@ struct Attention {
     int kv_heads;
     int size;  // of a head
     std::int64_t length;            // tokens of a slot
+    float scale;                    // of scores
+    float cap;                      // scores become cap * tanh(score / cap); 0: they stay
+    std::int64_t window;            // last positions that a row attends to, its own included; 0: all
     const float* made;              // [rows, heads + 2 * kv_heads, size]: queries, keys, values
     Held* held;                     // [slots, 2 * kv_heads, length, size]: keys, values
+    float* scales;                  // [slots, 2 * kv_heads, length], of integers; else null
     const std::int64_t* slots;      // [rows]
     const std::int64_t* positions;  // [rows], of each row in its slot
     float* output;                  // [rows, heads, size]
+
+    // The first position that a row at `position` attends to.
+    std::int64_t first_seen(std::int64_t position) const {
+        return window > 0 && position >= window ? position - window + 1 : 0;
+    }
+    // Scales of a slot's keys, or behind them of its values, of one head; null if they are no integers.
+    const float* scales_of(std::int64_t slot, int head) const {
+        return scales ? scales + (slot * 2 * kv_heads + head) * length : nullptr;
+    }
 };
 
 // Queries and keys of a tile of attention.
@@ -189,6 +202,7 @@ struct Norm {
     const float* input;   // [rows, width]
     const float* weight;  // [width]
     const float* bias;    // [width] or null
+    const float* added;   // [rows, width] or null
     float* output;        // [rows, width], perhaps the input
 };
 
@@ -222,12 +236,15 @@ struct Kernels {
     bool multiplies_tiles;  // whether products take rows of bfloat16 and integers in tiles
     KernelsOf<float> full;
     KernelsOf<Half> half;
+    KernelsOf<std::int8_t> bytes;  // of attention alone
     // The update of one row plus `added`.
     void (*low_rank)(const LowRank&, int row);
     void (*normalise)(const Norm&, int row);
     void (*turn)(const Turn&, int row);
     // One row [2 * width] of gates and gated values, to [width].
     void (*gate)(Activation, int width, const float* from, float* to);
+    // `count` numbers x become cap * tanh(x * scale / cap).
+    void (*soft_cap)(float* x, std::int64_t count, float scale, float cap);
     // To the nearest bfloat16, ties to even.
     void (*round)(const float* from, Half* to, std::size_t count);
     void (*round_to_integers)(const IntegerRounding&);

@@ -1,17 +1,20 @@
-"""Architecture of a decoder: one description for GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Phi-3 and Qwen."""
+"""Architecture of a decoder: one description for all families; `tidal.flover.architectures` has their table."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, get_args
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from tidal.errors import InvalidArgument
 from tidal.manifest import Strict
 
-Family = Literal["gpt2", "gptj", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3"]
+Family = Literal[
+    "gpt2", "gptj", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2"
+]  # fmt: skip
 Activation = Literal["gelu", "gelu_new", "relu", "silu"]
+# Type of keys and values in slots; auto: that of the weights' floating-point numbers.
+KeyValueType = Literal["auto", "int8"]
 # Fused projections of a layer, see `LayerWeights`.
 Projection = Literal["qkv", "output", "up", "down"]
 
@@ -21,15 +24,19 @@ class RopeScaling(Strict):
 
     `linear` divides all of them by `factor`; `llama3` and `yarn` (Peng et al. 2023, §3.2) only the low ones, with a
     transition: that of `llama3` is linear in the rotations over the length of training, that of `yarn` in components.
+    `longrope` (Ding et al. 2024) divides each by a factor of its own: one of `short` in a server of texts up to the
+    length of training, else one of `long`, for texts of any length.
     """
 
-    kind: Literal["linear", "llama3", "yarn"]
+    kind: Literal["linear", "llama3", "yarn", "longrope"]
     factor: float = Field(ge=1)
     low: float = Field(1.0, gt=0, description="rotations over the length of training up to which they are divided")
     high: float = Field(4.0, gt=0, description="rotations over the length of training from which on they are kept")
     original: int = Field(1, ge=1, description="length of training in tokens")
-    magnitude: float = Field(1.0, gt=0, description="yarn: factor of rotated queries and keys")
+    magnitude: float = Field(1.0, gt=0, description="yarn, longrope: factor of rotated queries and keys")
     whole: bool = Field(True, description="yarn: the transition begins and ends at whole components")
+    short: tuple[float, ...] = Field((), description="longrope: divisor of each frequency up to the length of training")
+    long: tuple[float, ...] = Field((), description="longrope: the same beyond it")
 
 
 class Rotary(Strict):
@@ -41,6 +48,14 @@ class Rotary(Strict):
     dims: int = Field(ge=2, multiple_of=2)
     theta: float = Field(gt=0)
     scaling: RopeScaling | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Rotary:
+        if self.scaling is not None and self.scaling.kind == "longrope":
+            for name, factors in (("short", self.scaling.short), ("long", self.scaling.long)):
+                if len(factors) != self.dims // 2 or not all(factor > 0 for factor in factors):
+                    raise ValueError(f"{name} must be {self.dims // 2} numbers above 0, got {list(factors)}")
+        return self
 
 
 class DecoderForm(Strict):
@@ -56,9 +71,24 @@ class DecoderForm(Strict):
     inner: int = Field(ge=1, description="width of the feed-forward part")
     positions: int = Field(ge=1, description="longest sequence in tokens")
     rotary: Rotary | None = Field(description="None: learned position embeddings")
+    local_rotary: Rotary | None = Field(
+        None, description="rotary positions of layers with a window; None: those of the others"
+    )
+    windows: tuple[int | None, ...] = Field(
+        (), description="number of last tokens that each layer attends to; null: all of them; empty: all in each layer"
+    )
+    embedding_scale: float = Field(1.0, gt=0, description="factor of token embeddings; a tied head has none")
     norm: Literal["layer", "rms"]
+    norms: Literal["before", "after", "both"] = Field(
+        "before", description="norms of attention and feed-forward part: before them, or after, before the sum"
+    )
+    norm_offset: float = Field(0.0, description="added to the weights of norms")
     epsilon: float = Field(gt=0)
     head_norm: bool = Field(False, description="queries and keys are normalised per head before rotation")
+    wide_norm: bool = Field(False, description="head_norm: over all heads of queries, and all of keys, together")
+    score_scale: float | None = Field(None, gt=0, description="factor of attention scores; None: 1 / sqrt(head_dim)")
+    score_cap: float | None = Field(None, gt=0, description="scores become score_cap * tanh(score / score_cap)")
+    logit_cap: float | None = Field(None, gt=0, description="the same of logits")
     parallel: bool = Field(False, description="attention and feed-forward part have the same input")
     shared_norm: bool = Field(False, description="attention and feed-forward part share a norm (parallel only)")
     activation: Activation
@@ -72,6 +102,10 @@ class DecoderForm(Strict):
             raise ValueError(f"rotary dims is {self.rotary.dims}, must be at most head_dim, {self.head_dim}")
         if self.shared_norm and not self.parallel:
             raise ValueError("shared_norm requires parallel")
+        if self.parallel and self.norms != "before":
+            raise ValueError("parallel requires norms before")
+        if len(self.windows) not in (0, self.layers) or any(each is not None and each < 1 for each in self.windows):
+            raise ValueError(f"windows must be {self.layers} numbers above 0 or null, got {self.windows}")
         return self
 
     @property
@@ -79,116 +113,23 @@ class DecoderForm(Strict):
         """Number of components of a token's keys, and of its values, in one layer."""
         return self.kv_heads * self.head_dim
 
+    @property
+    def attention_scale(self) -> float:
+        """Factor of attention scores."""
+        return self.score_scale or 1 / math.sqrt(self.head_dim)
 
-def form_of(config: Any) -> DecoderForm:
-    """Return the architecture of a Hugging Face model.
-
-    Args:
-        config: Configuration of the model, as `transformers` loads it.
-
-    Raises:
-        InvalidArgument: The family or a variant is not supported; names the field, its value and what is accepted.
-    """
-    family = config.model_type
-    if family not in get_args(Family):
-        raise InvalidArgument(f"model_type '{family}' is not supported; accepted: {', '.join(get_args(Family))}")
-    for field, accepted in _REQUIRED_FIELDS.get(family, {}).items():
-        if (value := getattr(config, field, accepted)) != accepted:
-            raise InvalidArgument(f"the model's configuration has {field}: {value}; accepted is {accepted}")
-    heads, width = config.num_attention_heads, config.hidden_size
-    head_dim = getattr(config, "head_dim", None) or width // heads
-    llama = family in _LLAMA_LIKE
-    activation = config.hidden_act if llama or family == "gpt_neox" else config.activation_function
-    activation = _ACTIVATION_ALIASES.get(activation, activation)
-    if activation not in get_args(Activation):
-        raise InvalidArgument(
-            f"the model's configuration has the activation '{activation}'; accepted: {', '.join(get_args(Activation))}"
+    @property
+    def trained_positions(self) -> int:
+        """Longest sequence that a server can have without another rotation of all of its tokens."""
+        scaling = None if self.rotary is None else self.rotary.scaling
+        return (
+            self.positions if scaling is None or scaling.kind != "longrope" else min(self.positions, scaling.original)
         )
-    return DecoderForm(
-        family=family,
-        vocabulary=config.vocab_size,
-        layers=config.num_hidden_layers,
-        width=width,
-        heads=heads,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=head_dim,
-        inner=config.intermediate_size if llama or family == "gpt_neox" else config.n_inner or 4 * width,
-        positions=_positions(config),
-        rotary=_rotary(config, head_dim),
-        norm="rms" if llama else "layer",
-        epsilon=next(
-            getattr(config, name)
-            for name in ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
-            if hasattr(config, name)
-        ),
-        head_norm=family == "qwen3",
-        parallel=family == "gptj" or (family == "gpt_neox" and config.use_parallel_residual),
-        shared_norm=family == "gptj",
-        activation=activation,
-        gated=llama,
-    )
 
+    def window(self, layer: int) -> int | None:
+        """Number of last tokens that a layer attends to; None: all."""
+        return self.windows[layer] if self.windows else None
 
-_ACTIVATION_ALIASES = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
-# Fields of which only the usual value is supported.
-_REQUIRED_FIELDS: dict[str, dict[str, Any]] = {
-    "gpt2": {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
-}
-_LLAMA_LIKE = ("llama", "mistral", "phi3", "qwen2", "qwen3")
-
-
-def _positions(config: Any) -> int:
-    """Longest sequence: up to its sliding window a model attends to all tokens."""
-    longest: int = config.max_position_embeddings
-    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    return longest if window is None else min(longest, int(window))
-
-
-def _rotary(config: Any, head_dim: int) -> Rotary | None:
-    if config.model_type == "gpt2":
-        return None
-    if config.model_type == "gptj":
-        return Rotary(dims=config.rotary_dim, theta=10000.0)
-    rope = config.rope_parameters
-    kind, scaling = rope.get("rope_type", "default"), None
-    match kind:
-        case "default" | "dynamic":  # dynamic: changes frequencies beyond `max_position_embeddings` only
-            pass
-        case "linear":
-            scaling = RopeScaling(kind="linear", factor=rope["factor"])
-        case "llama3":
-            scaling = RopeScaling(
-                kind="llama3",
-                factor=rope["factor"],
-                low=rope["low_freq_factor"],
-                high=rope["high_freq_factor"],
-                original=rope["original_max_position_embeddings"],
-            )
-        case "yarn":
-            original = rope["original_max_position_embeddings"]
-            factor = rope.get("factor") or config.max_position_embeddings / original
-            scaling = RopeScaling(
-                kind="yarn",
-                factor=factor,
-                low=rope.get("beta_slow") or 1,
-                high=rope.get("beta_fast") or 32,
-                original=original,
-                magnitude=_yarn_magnitude(rope, factor),
-                whole=rope.get("truncate", True),
-            )
-        case _:
-            raise InvalidArgument(
-                f"the model's configuration has rope_type '{kind}'; accepted: default, dynamic, linear, llama3, yarn"
-            )
-    dims = int(head_dim * rope.get("partial_rotary_factor", 1.0))
-    return Rotary(dims=dims, theta=rope["rope_theta"], scaling=scaling)
-
-
-def _yarn_magnitude(rope: dict[str, Any], factor: float) -> float:
-    """Factor of queries and keys, 0.1 ln(factor) + 1 (YaRN, equation 22) unless the configuration has another one."""
-    if (given := rope.get("attention_factor")) is not None:
-        return float(given)
-    grown = math.log(factor) if factor > 1 else 0.0
-    if (part := rope.get("mscale")) and (whole := rope.get("mscale_all_dim")):
-        return float((0.1 * part * grown + 1) / (0.1 * whole * grown + 1))
-    return 0.1 * grown + 1
+    def layer_rotary(self, layer: int) -> Rotary | None:
+        """Rotary positions of a layer; None: learned position embeddings."""
+        return self.rotary if self.local_rotary is None or self.window(layer) is None else self.local_rotary

@@ -52,6 +52,11 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
     shared = SharedRunner(runner)
     costs = ProfiledCosts(manifest.profile.step, manifest.profile.chunk, mixed=runner.runs_mixed)
 
+    def speculation() -> Speculation | None:
+        if not parameters.speculation or not runner.draft_rows:
+            return None
+        return Speculation(SpeculationPolicy(costs, share=parameters.prefill_share, most_rows=runner.draft_rows))
+
     def start(fresh: ServiceContext) -> Service:
         base = DecoderBase(manifest.base, manifest.form)
         scheduler: FloverScheduler[Generation] = FloverScheduler(
@@ -66,9 +71,7 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
             shared,
             shuffle=parameters.shuffle,
             reuse_prefixes=parameters.reuse_prefixes,
-            speculation=Speculation(SpeculationPolicy(costs, share=parameters.prefill_share))
-            if parameters.speculation
-            else None,
+            speculation=speculation(),
             max_delay_s=parameters.part_wait_ms / 1e3,
         )
 

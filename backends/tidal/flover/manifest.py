@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tidal.flover.form import DecoderForm
+from tidal.flover.form import DecoderForm, KeyValueType
 from tidal.flover.native.tiling import KernelChoice
 from tidal.manifest import Published, Strict, read_manifest
 from tidal.profiles import LatencyProfile
@@ -106,6 +106,9 @@ class FloverManifest(Published):
     kernels: KernelChoice | None = Field(None, description="choices of the CPU kernels; null: not used")
     group_size: int | None = Field(
         None, description="int4: number of inputs that share a scale; null: another precision"
+    )
+    kv_cache_dtype: KeyValueType = Field(
+        "auto", description="type of keys and values; auto: float32 with fp32, bfloat16 with other precisions"
     )
     verification: GenerationVerification
     text: TextVerification

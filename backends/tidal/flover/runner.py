@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from tidal.errors import Internal
-from tidal.flover.form import DecoderForm
+from tidal.flover.form import DecoderForm, KeyValueType
 from tidal.flover.manifest import WEIGHTS_FILE, FloverManifest
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import KeyValueBuffers, cache_dtype
@@ -62,6 +63,7 @@ class FloverRunner:
         max_length: Number of tokens of a slot.
         memory_bytes: Size of the keys and values of all slots in bytes.
         runs_mixed: Whether chunks of prompts and a decode step can share a pass, see `mixed`.
+        draft_rows: Most drafted tokens of a pass that the memory was planned for.
 
     Args:
         form: Architecture of the decoder.
@@ -70,6 +72,7 @@ class FloverRunner:
         max_length: Number of tokens of a slot.
         available: Bytes that can be allocated besides the weights; None: no limit.
         tiling: Choices of the native library's kernels.
+        kv_cache_dtype: Type of keys and values in slots.
 
     Raises:
         InvalidArgument: The slots and what passes need exceed what is available; states the sizes.
@@ -77,23 +80,24 @@ class FloverRunner:
 
     def __init__(
         self, form: DecoderForm, weights: DecoderWeights, *, slots: int, max_length: int, available: int | None = None,
-        tiling: Tiling | None = None,
+        tiling: Tiling | None = None, kv_cache_dtype: KeyValueType = "auto",
     ) -> None:  # fmt: skip
         self.form, self.slots, self.max_length = form, slots, max_length
         self._device = weights.tokens.device
         with torch.inference_mode():
-            dtype = cache_dtype(weights.tokens.dtype, self._device)
+            dtype = cache_dtype(weights.tokens.dtype, self._device, kv_cache_dtype)
+            graphs = graph_count(slots, max_length) if self._device.type == "cuda" else 0
+            plan = plan_memory(
+                form, slots=slots, max_length=max_length, cached=dtype, computed=working_type(weights.tokens),
+                graphs=graphs, available=sys.maxsize if available is None else available,
+            )  # fmt: skip
             if available is not None:
-                graphs = graph_count(slots, max_length) if self._device.type == "cuda" else 0
-                plan_memory(
-                    form, slots=slots, max_length=max_length, cached=dtype, computed=working_type(weights.tokens),
-                    graphs=graphs, available=available,
-                ).check(available)  # fmt: skip
+                plan.check(available)
             self._buffers = KeyValueBuffers(form, slots, max_length, dtype, self._device)
             self._model = DecoderModel(form, weights, self._buffers, max_length, tiling or DEFAULT_TILING)
             self._tasks = TaskBank(form, slots, working_type(weights.tokens), self._device)
         self._graphs: DecodeGraphs | None = None
-        self.memory_bytes = self._buffers.bytes
+        self.memory_bytes, self.draft_rows = self._buffers.bytes, plan.draft_rows
         self.runs_mixed = self._model.native_pass is not None or self._device.type == "cuda"
 
     @torch.inference_mode()
@@ -288,6 +292,7 @@ def open_runner(manifest: FloverManifest, version_dir: Path) -> FloverRunner:
         max_length=manifest.max_length,
         available=available_bytes(device),
         tiling=manifest.kernels,
+        kv_cache_dtype=manifest.kv_cache_dtype,
     )
     runner.warm_up()
     return runner

@@ -9,13 +9,11 @@ from typing import Unpack
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 
 from tidal import device
 from tidal.engines import choose_device
 from tidal.errors import InvalidArgument
 from tidal.flover.chat import CHAT_FILE, ChatTemplate
-from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import (
     INTEGERS,
     TOKENIZER_FILE,
@@ -39,15 +37,15 @@ from tidal_builders.flover.converting import SourceTensors, write_weights
 from tidal_builders.flover.plan import FloverPlan, plan_flover
 from tidal_builders.flover.profiling import measure_profile
 from tidal_builders.flover.quality import (
-    DEFAULT_BOUNDS,
+    default_bounds,
     read_text_references,
     text_misses,
     verify_text,
     write_text_references,
 )
 from tidal_builders.flover.report import FloverReport, report_of
-from tidal_builders.flover.source import load_decoder
-from tidal_builders.flover.spec import DEFAULT_TOLERANCE, LONGEST_DEFAULT, FloverSpec
+from tidal_builders.flover.source import SourceFacts, load_decoder
+from tidal_builders.flover.spec import LONGEST_DEFAULT, FloverSpec
 from tidal_builders.flover.verify import misses, read_references, verify, write_references
 from tidal_builders.publishing import VersionFields, current_report, publish_version
 from tidal_builders.runner import BuildOptions, BuildRun, Recipe, run_build
@@ -58,17 +56,6 @@ _FACTS = "facts.json"
 _REFERENCES, _TEXTS = "references.npz", "texts.npz"
 # Precisions that `auto` compares; the last one only with native kernels.
 _AUTOMATIC: tuple[FloverPrecision, ...] = ("fp32", "bf16", "int8")
-
-
-class _SourceFacts(BaseModel):
-    """Properties of the source model that serving needs."""
-
-    architecture: str
-    base: str
-    form: DecoderForm
-    max_length: int
-    eos_token_ids: tuple[int, ...]
-    tied: bool
 
 
 def build_flover(spec: FloverSpec, repository: Path, **options: Unpack[BuildOptions]) -> FloverReport:
@@ -119,9 +106,9 @@ class _FloverStages:
         return self._work.directory("source", self._read_source)
 
     @cached_property
-    def facts(self) -> _SourceFacts:
+    def facts(self) -> SourceFacts:
         """Properties of the source model."""
-        return _SourceFacts.model_validate_json((self.folder / _FACTS).read_bytes())
+        return SourceFacts.model_validate_json((self.folder / _FACTS).read_bytes())
 
     @cached_property
     def sound(self) -> tuple[FloverPrecision, ...]:
@@ -147,7 +134,7 @@ class _FloverStages:
 
     def misses(self, precision: FloverPrecision) -> tuple[str, ...]:
         """Reasons that keep a precision from being published."""
-        generated = misses(self.verified(precision), precision, self.spec.quality.agreement)
+        generated = misses(self.verified(precision), self.spec.least_match(precision))
         return (*generated, *text_misses(self.verified_on_text(precision)))
 
     def profile(self, precision: FloverPrecision) -> FloverProfile:
@@ -202,16 +189,19 @@ class _FloverStages:
             max_length=self.facts.max_length,
             available=available_bytes(self.torch_device),
             tiling=self.kernels,
+            kv_cache_dtype=self.spec.kv_cache_dtype,
         )
 
     def memory_bytes(self, precision: FloverPrecision) -> int:
         """Bytes of all slots' keys and values."""
-        dtype = cache_dtype(torch.float32 if precision == "fp32" else torch.bfloat16, self.torch_device)
+        computed = torch.float32 if precision == "fp32" else torch.bfloat16
+        dtype = cache_dtype(computed, self.torch_device, self.spec.kv_cache_dtype)
         return buffer_bytes(self.facts.form, self.spec.max_concurrency, self.facts.max_length, dtype)
 
     def _read_source(self, folder: Path) -> None:
         self.progress("load", 0.0)
-        source, longest = load_decoder(self.plan.source), self.spec.max_length
+        longest = self.spec.max_length
+        source = load_decoder(self.plan.source, longest)
         positions = source.form.positions
         if longest is not None and longest > positions:
             raise InvalidArgument(
@@ -221,11 +211,11 @@ class _FloverStages:
         if (chat := source.chat) is not None:
             ChatTemplate(chat)  # refuse a template that cannot be rendered
             (folder / CHAT_FILE).write_text(chat.model_dump_json(), encoding="utf-8")
-        facts = _SourceFacts(
+        facts = SourceFacts(
             architecture=type(source.model).__name__,
             base=source.digest,
             form=source.form,
-            max_length=longest or min(positions, LONGEST_DEFAULT),
+            max_length=longest or min(source.form.trained_positions, LONGEST_DEFAULT),
             eos_token_ids=source.eos_token_ids,
             tied=bool(source.model.config.tie_word_embeddings),
         )
@@ -251,7 +241,7 @@ class _FloverStages:
         return verify(
             self.runner(precision),
             read_references(self.folder / _REFERENCES),
-            self.spec.tolerance or DEFAULT_TOLERANCE[precision],
+            self.spec.largest_error(precision),
             partial(self.progress, "verify"),
         )
 
@@ -259,7 +249,7 @@ class _FloverStages:
         return verify_text(
             self.runner(precision),
             read_text_references(self.folder / _TEXTS),
-            self.spec.quality.bounds(DEFAULT_BOUNDS[precision]),
+            self.spec.quality.bounds(default_bounds(precision, self.spec.kv_cache_dtype)),
             partial(self.progress, "verify on text"),
         )
 
@@ -299,6 +289,7 @@ class _FloverStages:
             threads=self.plan.threads,
             kernels=self.kernels,
             group_size=(self._tensors(precision).kept_group or self.spec.group_size) if precision == "int4" else None,
+            kv_cache_dtype=self.spec.kv_cache_dtype,
             verification=self.verified(precision),
             text=self.verified_on_text(precision),
             trials=self.trials(),

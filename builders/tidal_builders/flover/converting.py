@@ -24,7 +24,7 @@ _INDEX = "model.safetensors.index.json"
 # Prefix of names in `transformers`, which some checkpoints leave out.
 _PREFIXES = {"gpt2": "transformer.", "gptj": "transformer.", "gpt_neox": "gpt_neox."}
 # Families whose layers are joined without a permutation.
-_AS_THEY_ARE = ("llama", "mistral", "phi3", "qwen2", "qwen3")
+_AS_THEY_ARE = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2")
 
 
 class SourceTensors(Mapping[str, Any]):

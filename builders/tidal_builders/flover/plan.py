@@ -40,9 +40,13 @@ def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
     threads = spec.threads or len(os.sched_getaffinity(0))
     device_kind = choose_device(spec.engine, spec.device)
     compiled = device_kind == "cpu" and library() is not None
-    if spec.precision in INTEGERS and not compiled:
+    integers = {"precision": spec.precision} if spec.precision in INTEGERS else {}
+    if spec.kv_cache_dtype == "int8":
+        integers["kv_cache_dtype"] = "int8"
+    if integers and not compiled:
+        field, value = next(iter(integers.items()))
         raise Unsupported(
-            f"field 'precision': {spec.precision} requires the native kernels of a CPU, but "
+            f"field '{field}': {value} requires the native kernels of a CPU, but "
             + (
                 "the device is a gpu: set device: cpu"
                 if device_kind == "gpu"

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
+from tidal.flover.form import KeyValueType
 from tidal.flover.manifest import FloverPrecision, QualityBounds, TextVerification
 from tidal.flover.runner import FloverRunner
 from tidal_builders.arrays import write_arrays
@@ -29,6 +30,19 @@ DEFAULT_BOUNDS: Mapping[FloverPrecision, QualityBounds] = {
     "int8": QualityBounds(perplexity_ratio=1.02, agreement=0.9, max_kl=0.1),
     "int4": QualityBounds(perplexity_ratio=1.15, agreement=0.6, max_kl=2.0),
 }
+
+
+def default_bounds(precision: FloverPrecision, kv_cache_dtype: KeyValueType) -> QualityBounds:
+    """Bounds of a precision; keys and values of 8 bits have those of int8 where these are looser."""
+    bounds = DEFAULT_BOUNDS[precision]
+    if kv_cache_dtype == "auto":
+        return bounds
+    integers = DEFAULT_BOUNDS["int8"]
+    return QualityBounds(
+        perplexity_ratio=max(bounds.perplexity_ratio, integers.perplexity_ratio),
+        agreement=min(bounds.agreement, integers.agreement),
+        max_kl=max(bounds.max_kl, integers.max_kl),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import itertools
 from pydantic import BaseModel
 from rich.table import Table
 
+from tidal.flover.form import KeyValueType
 from tidal.flover.manifest import FloverManifest, FloverTrial, GenerationVerification, TextVerification
 from tidal.flover.native.tiling import KernelChoice
 from tidal_builders.report import BuildReport
@@ -36,6 +37,7 @@ class FloverReport(BuildReport):
         max_concurrency: Number of slots.
         max_length: Capacity of a slot in tokens.
         memory_bytes: Bytes of all slots' keys and values.
+        kv_cache_dtype: Type of keys and values, as in the spec.
         threads: CPU threads of the decoder.
         kernels: Measured choices of the CPU kernels.
         verification: Comparison with the source model.
@@ -48,6 +50,7 @@ class FloverReport(BuildReport):
     max_concurrency: int | None = None
     max_length: int | None = None
     memory_bytes: int | None = None
+    kv_cache_dtype: KeyValueType = "auto"
     threads: int | None = None
     kernels: KernelChoice | None = None
     verification: GenerationVerification | None = None
@@ -76,6 +79,7 @@ def report_of(manifest: FloverManifest, version: int | None) -> FloverReport:
         max_concurrency=manifest.max_concurrency,
         max_length=manifest.max_length,
         memory_bytes=manifest.memory_bytes,
+        kv_cache_dtype=manifest.kv_cache_dtype,
         threads=manifest.threads,
         kernels=manifest.kernels,
         verification=manifest.verification,
@@ -92,7 +96,8 @@ def report_of(manifest: FloverManifest, version: int | None) -> FloverReport:
 def step_table(report: FloverReport) -> Table:
     """The measured decode steps for the terminal."""
     megabytes = (report.memory_bytes or 0) / 1e6
-    title = f"{report.name}: {report.precision}, {report.max_concurrency} slots of {report.max_length} tokens in "
+    kept = "" if report.kv_cache_dtype == "auto" else f" with {report.kv_cache_dtype} keys and values"
+    title = f"{report.name}: {report.precision}{kept}, {report.max_concurrency} slots of {report.max_length} tokens in "
     grid = Table(title=f"{title}{megabytes:,.0f} MB, {report.threads} threads", title_justify="left")
     grid.caption, grid.caption_justify = _caption(report), "left"
     for heading in ("longest sequence", "slots", "step ms", "tokens/s"):

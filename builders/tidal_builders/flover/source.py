@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from tidal.errors import InvalidArgument
+from tidal.flover.architectures import form_of
 from tidal.flover.chat import ChatFormat
-from tidal.flover.form import DecoderForm, form_of
+from tidal.flover.form import DecoderForm
 from tidal.tasks.digests import base_digest, tensor_digest
 from tidal_builders.flover.converting import SourceTensors
 from tidal_builders.quiet import quiet_transformers
@@ -22,7 +24,7 @@ _OLD_NAMES = {"lm_head.weight": "embed_out.weight"}
 
 @dataclass(frozen=True, slots=True)
 class DecoderSource:
-    """An unmodified decoder in float32 on the CPU.
+    """An unmodified decoder in float32 on the CPU, see `load_causal_lm`.
 
     Attributes:
         model: Model of transformers.
@@ -57,16 +59,29 @@ class DecoderSource:
         return decoder_digest(self.model)
 
 
+class SourceFacts(BaseModel):
+    """Properties of the source model that serving needs."""
+
+    architecture: str
+    base: str
+    form: DecoderForm
+    max_length: int
+    eos_token_ids: tuple[int, ...]
+    tied: bool
+
+
 def decoder_digest(model: Any) -> str:
     """Return the hex SHA-256 of all weights of a decoder."""
     return base_digest({name: tensor_digest(tensor.numpy()) for name, tensor in model.state_dict().items()})
 
 
-def load_causal_lm(folder: Path) -> Any:
+def load_causal_lm(folder: Path, max_length: int | None = None) -> Any:
     """Load a decoder without its tokenizer, in float32 on the CPU.
 
     Args:
         folder: Folder in Hugging Face format.
+        max_length: Longest text of the server in tokens, which chooses the factors of `longrope` for all texts, see
+            `RopeScaling`; None: texts up to the length of training.
 
     Raises:
         InvalidArgument: Weights are missing, or quantised in a way that is not supported.
@@ -74,16 +89,24 @@ def load_causal_lm(folder: Path) -> Any:
     """
     with quiet_transformers():
         config = AutoConfig.from_pretrained(folder)
+        _choose_factors(config, max_length)
         if getattr(config, "quantization_config", None):
             model, missing = _dequantized(folder, config)
         else:
             model, info = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True
+                folder, config=config, dtype=torch.float32, output_loading_info=True, use_safetensors=True
             )
             missing = info["missing_keys"]
     if missing:
         raise InvalidArgument(f"{folder} has no weights for {', '.join(sorted(missing)[:4])}")
     return model.eval()
+
+
+def _choose_factors(config: Any, max_length: int | None) -> None:
+    """Make the long factors of `longrope` those of short texts, too, if a server has longer ones."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope" and (max_length or 0) > rope["original_max_position_embeddings"]:
+        rope["short_factor"] = rope["long_factor"]
 
 
 def _dequantized(folder: Path, config: Any) -> tuple[Any, list[str]]:
@@ -100,11 +123,12 @@ def _dequantized(folder: Path, config: Any) -> tuple[Any, list[str]]:
     return model, missing
 
 
-def load_decoder(folder: Path) -> DecoderSource:
+def load_decoder(folder: Path, max_length: int | None = None) -> DecoderSource:
     """Load a decoder and its tokenizer.
 
     Args:
         folder: Folder in Hugging Face format.
+        max_length: See `load_causal_lm`.
 
     Raises:
         InvalidArgument: The folder contains no decoder of a supported family, no fast tokenizer, or weights that are
@@ -119,7 +143,7 @@ def load_decoder(folder: Path) -> DecoderSource:
         with quiet_transformers():
             form = form_of(AutoConfig.from_pretrained(folder))
             tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
-        model = load_causal_lm(folder)
+        model = load_causal_lm(folder, max_length)
     except InvalidArgument as error:
         raise InvalidArgument(f"field 'model': {error}") from None
     except (OSError, ValueError, KeyError) as error:

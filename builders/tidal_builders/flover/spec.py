@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidal.flover.form import KeyValueType
 from tidal.flover.manifest import QualityBounds
 from tidal_builders.spec import ModelSpec
 
@@ -16,6 +17,21 @@ DEFAULT_TOLERANCE: Mapping[str, float] = {"fp32": 1e-3, "bf16": 0.25, "int8": 0.
 # Minimum share of tokens that equal the source's.
 LEAST_MATCH: Mapping[str, float] = {"fp32": 1.0, "bf16": 0.9, "int8": 0.9, "int4": 0.6}
 LONGEST_DEFAULT = 1024
+
+
+def default_tolerance(precision: str, kv_cache_dtype: KeyValueType) -> float:
+    """Maximum difference of any logit: keys and values of 8 bits are as accurate as weights of 8 bits."""
+    return max(DEFAULT_TOLERANCE[each] for each in _rounded(precision, kv_cache_dtype))
+
+
+def least_match(precision: str, kv_cache_dtype: KeyValueType) -> float:
+    """Minimum share of tokens that equal the source's."""
+    return min(LEAST_MATCH[each] for each in _rounded(precision, kv_cache_dtype))
+
+
+def _rounded(precision: str, kv_cache_dtype: KeyValueType) -> tuple[str, ...]:
+    """What a decoder is rounded to."""
+    return (precision,) if kv_cache_dtype == "auto" else (precision, kv_cache_dtype)
 
 
 class QualityFields(BaseModel):
@@ -51,17 +67,17 @@ class FloverSpec(ModelSpec):
     kind: Literal["flover"]
     model: str = Field(
         min_length=1,
-        description="GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Phi-3, Qwen2 or Qwen3 model: a Hugging Face id, or a "
-        "folder in its format: absolute, or relative to the spec file (begin it with ./ or ../ to get an error if it "
-        "is missing)",
+        description="GPT-2, GPT-J, GPT-NeoX, Llama, Mistral, Phi-3, Qwen2, Qwen3, Gemma 2, Gemma 3 (text) or OLMo 2 "
+        "model: a Hugging Face id, or a folder in its format: absolute, or relative to the spec file (begin it with ./ "
+        "or ../ to get an error if it is missing)",
     )
     revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
     max_concurrency: int = Field(16, ge=1, le=1024, description="maximum number of concurrent generations (slots)")
     max_length: int | None = Field(
         None,
         ge=8,
-        description="maximum length of a prompt with its generated tokens; default: the model's own limit, at most "
-        f"{LONGEST_DEFAULT}",
+        description="maximum length of a prompt with its generated tokens; default: the model's own limit (with rotary "
+        f"positions scaled by longrope, the length of training), at most {LONGEST_DEFAULT}",
     )
     engine: Literal["torch"] = Field("torch", description="engine to run on")
     device: Literal["auto", "cpu", "gpu"] = Field(
@@ -74,6 +90,12 @@ class FloverSpec(ModelSpec):
     )
     group_size: Literal[32, 64, 128] = Field(
         64, description="int4: number of inputs of a weight that share a scale; fewer are more accurate and larger"
+    )
+    kv_cache_dtype: KeyValueType = Field(
+        "auto",
+        description="type of keys and values; auto: float32 with fp32, bfloat16 with other precisions; int8: 8 bits "
+        "with a scale for each token and head, within the tolerance and bounds of int8; it requires the native kernels "
+        "of a CPU",
     )
     tolerance: float | None = Field(
         None,
@@ -94,3 +116,12 @@ class FloverSpec(ModelSpec):
         description="text file, one prompt per line, for verification; relative to the spec file; default: generated "
         "English text",
     )
+
+    def largest_error(self, precision: str) -> float:
+        """Maximum difference of any logit from the source model's, with a precision."""
+        return self.tolerance or default_tolerance(precision, self.kv_cache_dtype)
+
+    def least_match(self, precision: str) -> float:
+        """Minimum share of greedy tokens that equal the source's, with a precision."""
+        given = self.quality.agreement
+        return least_match(precision, self.kv_cache_dtype) if given is None else given

@@ -19,7 +19,7 @@ from tidal.flover.tasks.adapter import lora_adapter
 from tidal.flover.tasks.folder import FloverProvenance, FloverTask
 from tidal.flover.tasks.layers import layer_slices
 from tidal_builders.flover.source import DecoderSource, load_decoder
-from tidal_builders.flover.spec import DEFAULT_TOLERANCE
+from tidal_builders.flover.spec import default_tolerance, least_match
 from tidal_builders.flover.verify import misses, read_references, verify, write_references
 from tidal_builders.quiet import quiet_transformers
 from tidal_builders.texts import make_texts
@@ -69,8 +69,9 @@ def _verify(
             "folder by --base-model FOLDER"
         )
     manifest.check(version, device.here(manifest.device.kind))
-    longest = min(_MAX_LENGTH, manifest.max_length)
-    tolerance = DEFAULT_TOLERANCE[manifest.precision] + half * STORED_TOLERANCE["fp16"]
+    longest = min(_MAX_LENGTH, manifest.max_length, manifest.form.trained_positions)
+    kept = manifest.precision, manifest.kv_cache_dtype
+    tolerance = default_tolerance(*kept) + half * STORED_TOLERANCE["fp16"]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "references.npz"
         write_references(_peft(adapter, base), make_texts(200, seed=3), longest, path)
@@ -84,9 +85,10 @@ def _verify(
         max_length=longest,
         available=available_bytes(torch_device),
         tiling=manifest.kernels,
+        kv_cache_dtype=manifest.kv_cache_dtype,
     )
     verification = verify(runner, references, tolerance, task=lora_adapter(task.deltas, layer_slices(manifest.form)))
-    if reasons := misses(verification, manifest.precision):
+    if reasons := misses(verification, least_match(*kept)):
         raise InvalidArgument(f"the stored task does not generate as peft does: {'; '.join(reasons)}")
     return verification
 

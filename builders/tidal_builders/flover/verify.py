@@ -15,7 +15,6 @@ from tidal.flover.runner import FloverRunner
 from tidal.flover.tasks.adapter import LoraAdapter
 from tidal_builders.arrays import write_arrays
 from tidal_builders.flover.source import DecoderSource
-from tidal_builders.flover.spec import LEAST_MATCH
 from tidal_builders.samples import draw_samples
 from tidal_builders.timing import Progress
 
@@ -126,15 +125,13 @@ def verify(
     )
 
 
-def misses(verification: GenerationVerification, precision: str, least_match: float | None = None) -> tuple[str, ...]:
+def misses(verification: GenerationVerification, least: float) -> tuple[str, ...]:
     """Return the reasons that keep a decoder from being published, a clause each.
 
     Args:
         verification: Comparison with the source model.
-        precision: Precision of the decoder.
-        least_match: Minimum share of tokens that equal the source's; None: that of the precision.
+        least: Minimum share of tokens that equal the source's.
     """
-    least = LEAST_MATCH[precision] if least_match is None else least_match
     reasons = []
     if not verification.max_error <= verification.tolerance:
         reasons.append(

@@ -12,8 +12,8 @@ from tidal_builders.foreign.files import read_json
 
 Task = Literal[
     "classification", "regression", "multi_label", "token_classification", "question_answering", "multiple_choice",
-    "next_sentence", "fill_mask", "embedding", "encoder", "text_generation", "seq2seq", "vision", "timm", "audio",
-    "adapter", "gguf", "unknown",
+    "next_sentence", "fill_mask", "embedding", "encoder", "text_generation", "seq2seq", "multimodal", "vision",
+    "timm", "audio", "adapter", "gguf", "unknown",
 ]  # fmt: skip
 
 # Description of the models for each task, and how they can be served.
@@ -58,6 +58,10 @@ _TASKS: dict[Task, tuple[str, str]] = {
     "seq2seq": (
         "a sequence-to-sequence model (encoder and decoder)",
         "such models are not served: kind 'flover' serves decoders alone, kinds 'arlo' and 'pets' encoders",
+    ),
+    "multimodal": (
+        "a multimodal model: it reads images or audio beside text",
+        "such models are not served: kind 'flover' serves text-only decoders, as of the architecture Gemma3ForCausalLM",
     ),
     "vision": (
         "a vision model in transformers' format", "kind 'otas' serves vision transformers in timm's format (vit_*)",
@@ -223,6 +227,8 @@ def _task(config: dict[str, Any], architecture: str, *, sentences: bool) -> tupl
             return _BARE[kind], f"model_type {kind}"
         if config.get("is_encoder_decoder"):
             return "seq2seq", "is_encoder_decoder"
+    if task == "seq2seq" and (parts := [part for part in ("vision_config", "audio_config") if config.get(part)]):
+        return "multimodal", parts[0]
     if task == "seq2seq" and kind in _BARE:
         return _BARE[kind], f"model_type {kind}"
     return task, ""

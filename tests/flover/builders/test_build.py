@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from transformers import AutoTokenizer
 
@@ -191,6 +192,33 @@ def test_integers_require_the_kernels(build: Callable[..., FloverReport], monkey
         build(precision="int8")
 
 
+def test_keys_and_values_of_integers_are_verified(build: Callable[..., FloverReport], tmp_path: Path) -> None:
+    report = build(kv_cache_dtype="int8")
+    assert report.outcome == "published"
+    assert str(step_table(report).title).startswith("writer: fp32 with int8 keys and values, 3 slots of 128 tokens in")
+    version = tmp_path / "r/writer/1"
+    manifest = load_flover_manifest(version)
+    assert (manifest.kv_cache_dtype, manifest.precision) == ("int8", "fp32")
+    assert manifest.memory_bytes == buffer_bytes(manifest.form, 3, POSITIONS, torch.int8)
+    assert open_runner(manifest, version)._buffers.layers[0].dtype == torch.int8
+    bounds = manifest.text.bounds
+    assert (bounds.perplexity_ratio, bounds.agreement, bounds.max_kl) == (1.02, 0.9, 0.1)
+    assert 0 < manifest.text.max_kl <= bounds.max_kl
+    assert 1e-4 < manifest.verification.max_error < manifest.verification.tolerance == 0.5
+    missed = build(kv_cache_dtype="int8", quality={"max_kl": manifest.text.max_kl / 2})
+    assert (missed.outcome, missed.version) == ("missed", None)
+    assert "diverges by" in missed.reasons[0]
+    assert ModelEntry(tmp_path / "r/writer").versions() == [1]
+
+
+def test_keys_and_values_of_integers_require_the_kernels(
+    build: Callable[..., FloverReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidal_builders.flover.plan.library", lambda: None)
+    with pytest.raises(Unsupported, match=r"field 'kv_cache_dtype': int8 requires the native kernels of a CPU"):
+        build(kv_cache_dtype="int8")
+
+
 def test_wrong_tokens_fail_the_verification(
     build: Callable[..., FloverReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,8 +284,6 @@ def test_the_chat_template_is_published(build: Callable[..., FloverReport], sour
 
 
 def test_the_manifest_states_the_memory(published: Published) -> None:
-    import torch
-
     manifest = load_flover_manifest(published[1])
     assert manifest.memory_bytes == buffer_bytes(manifest.form, 3, POSITIONS, torch.float32)
     text = manifest.model_dump_json()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from testing.decoders import tiny_model, tiny_runner, write_decoder
-from tidal.flover.form import form_of
+from tidal.flover.architectures import form_of
 from tidal.flover.manifest import QualityBounds
 from tidal_builders.flover import quality
 from tidal_builders.flover.source import load_decoder
+from tidal_builders.flover.spec import default_tolerance, least_match
 
 _LOOSE = QualityBounds(perplexity_ratio=100, agreement=0, max_kl=100)
 
@@ -78,3 +81,20 @@ def test_what_misses_a_bound_is_named(fields: dict[str, float], clause: str) -> 
     found = quality.TextVerification.model_construct(**good | fields, bounds=quality.DEFAULT_BOUNDS["int4"])
     (reason,) = quality.text_misses(found)
     assert clause in reason
+
+
+@pytest.mark.parametrize(
+    ("precision", "kept", "bounds", "tolerance", "least"),
+    [
+        ("fp32", "auto", (1.001, 0.99, 1e-3), 1e-3, 1.0),
+        ("fp32", "int8", (1.02, 0.9, 0.1), 0.5, 0.9),
+        ("bf16", "int8", (1.02, 0.9, 0.1), 0.5, 0.9),
+        ("int4", "int8", (1.15, 0.6, 2.0), 3.0, 0.6),
+    ],
+)
+def test_keys_and_values_of_8_bits_have_the_looser_bounds(
+    precision: Any, kept: Any, bounds: tuple[float, ...], tolerance: float, least: float
+) -> None:
+    found = quality.default_bounds(precision, kept)
+    assert (found.perplexity_ratio, found.agreement, found.max_kl) == bounds
+    assert (default_tolerance(precision, kept), least_match(precision, kept)) == (tolerance, least)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from testing.decoders import build_decoder, byte_ids, tiny_model, write_decoder
 from tests.flover.generating import generated_by_transformers
 from tidal.errors import InvalidArgument
-from tidal.flover.form import form_of
+from tidal.flover.architectures import form_of
 from tidal.flover.manifest import WEIGHTS_FILE, load_flover_manifest
 from tidal.flover.models.quantized import Quantized
 from tidal.flover.models.weights_file import load_weights
@@ -24,6 +24,8 @@ from tidal_builders.flover.quantized_checkpoints import read_layer, scheme_of
 from tidal_builders.flover.source import load_causal_lm
 
 GROUP = 32
+# Sizes of which groups are a whole number.
+_WIDE = {"gemma2": {"head_dim": 16}}
 Tensors = dict[str, torch.Tensor]
 
 
@@ -194,9 +196,9 @@ def test_missing_and_wrong_tensors_are_named() -> None:
         read(CONFIGS["gptq"], {**tensors, "layer.scales": torch.ones(2, 9)})
 
 
-def write_quantized(folder: Path, form: str) -> Path:
-    """Write a tiny Llama whose linear layers are integers."""
-    source = write_decoder(folder, "llama", tie_word_embeddings=False)
+def write_quantized(folder: Path, form: str, family: str) -> Path:
+    """Write a tiny decoder whose linear layers are integers."""
+    source = write_decoder(folder, family, tie_word_embeddings=False, **_WIDE.get(family, {}))
     tensors = load_file(source / "model.safetensors")
     found: Tensors = {}
     for name, tensor in tensors.items():
@@ -210,12 +212,14 @@ def write_quantized(folder: Path, form: str) -> Path:
     return source
 
 
-@pytest.mark.parametrize("form", CONFIGS)
-def test_a_checkpoint_is_published_as_it_is(form: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("form", "family"), [*((form, "llama") for form in CONFIGS), ("gptq", "gemma2"), ("awq", "olmo2")]
+)
+def test_a_checkpoint_is_published_as_it_is(form: str, family: str, tmp_path: Path) -> None:
     """Integers of the file are those of the checkpoint; texts are those of the model that they stand for."""
-    source = write_quantized(tmp_path / "source", form)
+    source = write_quantized(tmp_path / "source", form, family)
     model = load_causal_lm(source)
-    before = tiny_model("llama", tie_word_embeddings=False)
+    before = tiny_model(family, tie_word_embeddings=False, **_WIDE.get(family, {}))
     near = {name: tensor for name, tensor in before.state_dict().items() if "_proj." in name}
     for name, tensor in near.items():
         assert 0 < (model.state_dict()[name] - tensor).abs().max() < tensor.abs().max() / 4
@@ -227,7 +231,7 @@ def test_a_checkpoint_is_published_as_it_is(form: str, tmp_path: Path) -> None:
     weights = load_weights(version / WEIGHTS_FILE, manifest.form)
     for number, layer in enumerate(weights.layers):
         names = [f"model.layers.{number}.self_attn.{each}_proj" for each in "qkv"]
-        state = SourceTensors(source, "llama", 4)
+        state = SourceTensors(source, family, 4)
         for found, wanted in (
             (layer.qkv.weight, [state[f"{name}.weight"] for name in names]),
             (layer.down.weight, [state[f"model.layers.{number}.mlp.down_proj.weight"]]),

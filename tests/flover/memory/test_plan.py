@@ -11,7 +11,8 @@ import torch
 
 from testing.decoders import VOCABULARY, tiny_config, tiny_model, tiny_runner
 from tidal.errors import InvalidArgument
-from tidal.flover.form import DecoderForm, form_of
+from tidal.flover.architectures import form_of
+from tidal.flover.form import DecoderForm
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import buffer_bytes
 from tidal.flover.memory.plan import MemoryPlan, in_parts, plan_memory
@@ -33,9 +34,55 @@ def test_everything_is_counted() -> None:
     assert found.logits >= 32 * 128_000 * 4
     assert found.graphs > 0
     assert found.reserve == 10 * (1 << 30) // 20
-    parts = (found.keys_and_values, found.logits, found.activations, found.graphs, found.reserve)
+    parts = (
+        *(found.keys_and_values, found.logits, found.draft_logits),
+        *(found.activations, found.graphs, found.reserve),
+    )
     assert found.bytes == sum(parts)
     assert all(parts)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "slots", "computed", "rows"),
+    [
+        (32_000, 32, torch.float32, 256),
+        (128_000, 32, torch.float32, 131),
+        (128_000, 32, torch.bfloat16, 87),
+        (262_144, 32, torch.float32, 64),
+        (128_000, 2, torch.float32, 30),
+    ],
+)
+def test_logits_of_drafts_are_bounded(vocabulary: int, slots: int, computed: torch.dtype, rows: int) -> None:
+    large = FORM.model_copy(update={"vocabulary": vocabulary})
+    sizes: Any = {"max_length": 128, "cached": computed, "computed": computed, "graphs": 0}
+    found = plan_memory(large, slots=slots, available=10 << 30, **sizes)
+    assert found.draft_rows == rows
+    assert found.draft_logits == rows * vocabulary * (4 if computed == torch.float32 else 6) <= 64 << 20
+    # Where memory is short, there are fewer of them, rather than no server.
+    without = found.bytes - found.reserve - found.draft_logits
+    for left in (0, found.draft_logits // 3, found.draft_logits):
+        available = int((without + left) / 0.95) + 1
+        short = plan_memory(large, slots=slots, available=available, **sizes)
+        short.check(available)
+        assert short.draft_rows == pytest.approx(rows * left / found.draft_logits, abs=1)
+    with pytest.raises(InvalidArgument, match="are available: lower max_"):
+        plan_memory(large, slots=slots, available=without, **sizes).check(without)
+
+
+def test_a_pass_with_the_most_drafts_has_no_more_logits_than_planned() -> None:
+    model = tiny_model("llama", vocab_size=128_000)
+    runner = tiny_runner(model, slots=20)
+    found = plan_memory(
+        runner.form, slots=20, max_length=runner.max_length, cached=torch.float32, computed=torch.float32, graphs=0,
+        available=10 << 30,
+    )  # fmt: skip
+    assert runner.draft_rows == found.draft_rows == 131
+    drafted = np.array([runner.draft_rows // 20 + (slot < runner.draft_rows % 20) for slot in range(20)])
+    slots = np.repeat(np.arange(20), 1 + drafted)
+    positions = np.concatenate([np.arange(1 + count) for count in drafted])
+    logits, _ = runner.mixed(slots, np.zeros(len(slots), np.int64), positions, ())
+    assert len(logits) == 20 + runner.draft_rows
+    assert logits.nbytes <= found.draft_logits + 20 * 128_000 * 4
 
 
 def test_a_gpu_keeps_a_least_reserve() -> None:
@@ -56,8 +103,9 @@ def test_slots_that_leave_no_memory_for_passes_are_refused() -> None:
 
 
 def test_the_advice_fits() -> None:
-    found = plan()
-    available = found.bytes - found.keys_and_values // 2
+    whole = plan()
+    available = whole.bytes - whole.reserve - whole.draft_logits - whole.keys_and_values // 2
+    found = plan(available=available)
     with pytest.raises(InvalidArgument, match=r"lower max_concurrency to (\d+)") as refused:
         found.check(available)
     advised = int(str(refused.value).split("lower max_concurrency to ")[1].split(",")[0])

@@ -9,12 +9,15 @@ import pytest
 import torch
 
 from testing.decoders import FAMILIES, LLAMA_LIKE, POSITIONS, VOCABULARY, tiny_model, tiny_runner
-from tests.flover.generating import generate_together, generated_by_transformers, random_sequences
-from tidal.flover.form import form_of
+from tests.flover.generating import Generation, generate_together, generated_by_transformers, random_sequences
+from tidal.flover.architectures import form_of
 from tidal.flover.memory.slots import SlotMove
 
 _ROPE = {"rope_theta": 10000.0}
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+_LONGROPE = {
+    "rope_type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.2], "long_factor": [1.0, 1.5, 3.0, 2.5],
+}  # fmt: skip
 _LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 
 
@@ -46,9 +49,35 @@ def test_tokens_equal_those_of_transformers(family: str) -> None:
         ("mistral", {"sliding_window": 96, "head_dim": 12}),
         ("phi3", {"rope_parameters": {**_ROPE, "rope_type": "default", "partial_rotary_factor": 0.5}}),
         ("phi3", {"sliding_window": 96, "tie_word_embeddings": True}),
+        ("phi3", {"original_max_position_embeddings": 64, "rope_parameters": {**_ROPE, **_LONGROPE}}),
+        ("phi3", {"original_max_position_embeddings": 128, "rope_parameters": {**_ROPE, **_LONGROPE, "factor": 4.0}}),
+        (
+            "phi3",
+            {
+                "original_max_position_embeddings": 64,
+                "rope_parameters": {**_ROPE, **_LONGROPE, "factor": 2.0, "attention_factor": 1.3},
+                "sliding_window": 30,
+            },
+        ),
+        ("mistral", {"sliding_window": 20}),
         ("qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 96, "max_window_layers": 1}),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
         ("qwen3", {"attention_bias": True}),
+        ("gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": True}),
+        ("gemma2", {"layer_types": ["full_attention", "sliding_attention"], "tie_word_embeddings": False}),
+        ("gemma2", {"sliding_window": 1, "num_key_value_heads": 4, "hidden_activation": "silu"}),
+        ("gemma3_text", {"final_logit_softcapping": 2.0, "sliding_window": 64, "num_key_value_heads": 1}),
+        (
+            "gemma3_text",
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_theta": 1e5, "rope_type": "linear", "factor": 8.0},
+                    "sliding_attention": {"rope_theta": 1e3, "rope_type": "default"},
+                }
+            },
+        ),
+        ("olmo2", {"attention_bias": True, "tie_word_embeddings": True, "num_key_value_heads": 4}),
     ],
 )
 def test_logits_of_variants_equal_those_of_transformers(family: str, fields: dict[str, Any]) -> None:
@@ -64,6 +93,39 @@ def test_logits_of_variants_equal_those_of_transformers(family: str, fields: dic
     for position in range(80, 90):
         logits = runner.decode(1, 2, ids[position : position + 1], np.array([position]))
         torch.testing.assert_close(logits[0], wanted[position], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "olmo2", "mistral"])
+def test_logits_without_native_kernels_equal_those_of_transformers(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidal.flover.native.library.library", lambda: None)
+    model = tiny_model(family, **({"sliding_window": 20} if family == "mistral" else {}))
+    runner, ids = tiny_runner(model, slots=4), np.random.default_rng(0).integers(0, VOCABULARY, 90)
+    assert runner._model.native_pass is None
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(ids)[None]).logits[0]
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    torch.testing.assert_close(runner.score(0, ids), wanted, **close)
+    runner.prefill(1, ids[:10], 0, last=False)
+    runner.prefill(2, ids[:50], 0, last=False)
+    torch.testing.assert_close(runner.prefill(2, ids[50:80], 50), wanted[79], **close)
+    for step in range(10):
+        rows = np.array([10 + step, 80 + step])
+        torch.testing.assert_close(runner.decode(1, 3, ids[rows], rows), wanted[rows], **close)
+
+
+def test_long_texts_of_longrope_have_the_tokens_of_transformers() -> None:
+    """Up to the length of training a server has the factors of short texts, and beyond it those of long ones."""
+    rope = {**_ROPE, **_LONGROPE, "factor": 2.0}
+    model = tiny_model("phi3", original_max_position_embeddings=64, rope_parameters=rope)
+    draw = np.random.default_rng(5)
+    for max_length, lengths in ((64, (1, 20, 40)), (POSITIONS, (65, 80, 100))):
+        runner = tiny_runner(model, slots=3, max_length=max_length)
+        sequences = [Generation(draw.integers(0, VOCABULARY, length), 20, 0) for length in lengths]
+        generate_together(runner, sequences, draw)
+        for each in sequences:
+            assert each.tokens == generated_by_transformers(model, each.prompt, 20)
 
 
 def test_rows_do_not_depend_on_other_rows_or_earlier_contents() -> None:

@@ -10,26 +10,29 @@ import transformers
 
 from testing.decoders import FAMILIES, LLAMA_LIKE, tiny_config, tiny_model
 from tidal.errors import InvalidArgument
-from tidal.flover.form import DecoderForm, form_of
+from tidal.flover.architectures import form_of
+from tidal.flover.form import DecoderForm
 from tidal.flover.models.weights import convert
 from tidal.flover.models.weights_file import load_weights
 from tidal_builders.flover.converting import write_weights
 
 
 @pytest.mark.parametrize(
-    ("family", "fields", "positions"),
+    ("family", "fields", "windows"),
     [
-        ("mistral", {"sliding_window": None}, 128),
-        ("mistral", {"sliding_window": 96}, 96),
-        ("mistral", {"sliding_window": 4096}, 128),
-        ("phi3", {"sliding_window": 50}, 50),
-        ("qwen2", {"use_sliding_window": True, "sliding_window": 96}, 96),
-        ("qwen2", {"use_sliding_window": False, "sliding_window": 96}, 128),
+        ("mistral", {"sliding_window": None}, ()),
+        ("mistral", {"sliding_window": 96}, (96, 96)),
+        ("phi3", {"sliding_window": 50}, (50, 50)),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 96, "max_window_layers": 1}, (None, 96)),
+        ("qwen2", {"use_sliding_window": False, "sliding_window": 96}, ()),
+        ("gemma2", {"sliding_window": 30}, (30, None)),
+        ("gemma3_text", {"num_hidden_layers": 3, "sliding_window_pattern": 3}, (20, 20, None)),
+        ("llama", {}, ()),
     ],
 )
-def test_a_sliding_window_limits_sequences(family: str, fields: dict[str, Any], positions: int) -> None:
-    """Up to the window a model attends to all tokens, so that it needs none."""
-    assert form_of(tiny_config(family, **fields)).positions == positions
+def test_windows_are_those_of_the_layers(family: str, fields: dict[str, Any], windows: tuple[int | None, ...]) -> None:
+    form = form_of(tiny_config(family, **fields))
+    assert (form.windows, form.positions) == (windows, 128)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *LLAMA_LIKE])
@@ -54,11 +57,20 @@ def test_a_form_is_equal_after_json(family: str) -> None:
                     "rope_theta": 1e4,
                     "factor": 2.0,
                     "short_factor": [1.0] * 4,
-                    "long_factor": [1.0] * 4,
+                    "long_factor": [1.0, 1.0, 0.0, 1.0],
                 },
             ),
-            "rope_type 'longrope'; accepted: default, dynamic, linear, llama3, yarn",
+            r"rope_type 'longrope': .*long must be 4 numbers above 0, got \[1\.0, 1\.0, 0\.0, 1\.0\]",
         ),
+        (
+            tiny_config("llama", rope_parameters={"rope_type": "proportional", "rope_theta": 1e4}),
+            "rope_type 'proportional'; accepted: default, dynamic, linear, llama3, yarn, longrope",
+        ),
+        (tiny_config("gemma2", use_bidirectional_attention=True), "use_bidirectional_attention: True; accepted is"),
+        (tiny_config("gemma3_text", attn_logit_softcapping=5.0), "attn_logit_softcapping: 5.0; accepted is None"),
+        (transformers.MixtralConfig(), "model_type 'mixtral' is not supported: it is a mixture of experts; accepted: "),
+        (transformers.Qwen3MoeConfig(), "model_type 'qwen3_moe' is not supported: it is a mixture of experts"),
+        (transformers.Gemma3Config(), "model_type 'gemma3' is not supported: it is a multimodal model; its text part"),
     ],
 )
 def test_unsupported_configurations_are_refused(config: Any, message: str) -> None:
@@ -72,6 +84,25 @@ def test_a_file_that_lacks_a_layer_is_refused(tmp_path: Path) -> None:
     write_weights(model.state_dict(), form, path, "bf16", 32, tied=False)
     with pytest.raises(InvalidArgument, match=r"has no weight 'layers\.2\.attention_norm\.weight'"):
         load_weights(path, form.model_copy(update={"layers": 3}))
+
+
+@pytest.mark.parametrize(("family", "missing"), [("gemma2", "pre_feedforward"), ("olmo2", "post_attention")])
+def test_a_missing_norm_is_named(family: str, missing: str) -> None:
+    model = tiny_model(family)
+    state = {name: each for name, each in model.state_dict().items() if f"{missing}_layernorm" not in name}
+    with pytest.raises(InvalidArgument, match=rf"no weight 'model\.layers\.0\.{missing}_layernorm\.weight'"):
+        convert(state, form_of(model.config), tied=False)
+
+
+@pytest.mark.parametrize(
+    ("norms", "missing"), [("both", r"layers\.0\.attention_after"), ("before", r"layers\.0\.attention_norm")]
+)
+def test_a_file_that_lacks_a_norm_is_refused(tmp_path: Path, norms: str, missing: str) -> None:
+    model = tiny_model("llama" if norms == "both" else "olmo2")
+    form, path = form_of(model.config), tmp_path / "weights.safetensors"
+    write_weights(model.state_dict(), form, path, "bf16", 32, tied=False)
+    with pytest.raises(InvalidArgument, match=f"has no weight '{missing}"):
+        load_weights(path, form.model_copy(update={"norms": norms}))
 
 
 def test_a_missing_weight_is_named() -> None:

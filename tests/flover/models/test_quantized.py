@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from testing.decoders import tiny_model, write_decoder
 from tidal.errors import InvalidArgument
-from tidal.flover.form import form_of
+from tidal.flover.architectures import form_of
 from tidal.flover.manifest import FloverPrecision
 from tidal.flover.models.quantized import Quantized, quantize
 from tidal.flover.models.weights import convert
@@ -60,7 +60,7 @@ def test_a_constant_weight_and_zeros_are_kept() -> None:
 
 
 @pytest.mark.parametrize("precision", _PRECISIONS)
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "qwen3"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "qwen3", "gemma3_text", "olmo2"])
 def test_the_file_has_the_converted_weights(family: str, precision: FloverPrecision, tmp_path: Path) -> None:
     source = write_decoder(tmp_path / "source", family)
     model = tiny_model(family)

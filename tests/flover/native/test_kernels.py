@@ -7,6 +7,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,7 +126,7 @@ def _buffers(form: DecoderForm, slots: int, length: int, dtype: torch.dtype) -> 
     return buffers
 
 
-def _form(kv_heads: int, group: int, size: int) -> DecoderForm:
+def _form(kv_heads: int, group: int, size: int, **fields: Any) -> DecoderForm:
     return DecoderForm(
         family="llama",
         vocabulary=1,
@@ -140,6 +141,7 @@ def _form(kv_heads: int, group: int, size: int) -> DecoderForm:
         norm="rms",
         epsilon=1,
         activation="silu",
+        **fields,
     )
 
 
@@ -154,6 +156,8 @@ def _form(kv_heads: int, group: int, size: int) -> DecoderForm:
     dtype=st.sampled_from(_TYPES),
     chunk=st.booleans(),
     threads=st.integers(1, 3),
+    window=st.sampled_from([None, 1, 5, 40]),
+    cap=st.sampled_from([None, 0.7, 30.0]),
 )
 def test_attention_equals_torch(
     seed: int,
@@ -165,16 +169,19 @@ def test_attention_equals_torch(
     dtype: torch.dtype,
     chunk: bool,
     threads: int,
+    window: int | None,
+    cap: float | None,
 ) -> None:
     torch.manual_seed(seed)
-    draw, form = np.random.default_rng(seed), _form(kv_heads, group, size)
+    draw = np.random.default_rng(seed)
+    form = _form(kv_heads, group, size, windows=(window,), score_cap=cap, score_scale=0.3)
     before = _buffers(form, slots, length, dtype)
     torch.set_num_threads(threads)
     start = int(draw.integers(length))
     end = int(draw.integers(start, length)) + 1
     begin = int(draw.integers(slots))
-    window = begin, int(draw.integers(begin, slots)) + 1
-    positions = torch.from_numpy(draw.integers(0, length, window[1] - window[0]))
+    after = int(draw.integers(begin, slots)) + 1
+    positions = torch.from_numpy(draw.integers(0, length, after - begin))
     made = torch.randn(end - start if chunk else len(positions), form.heads + 2 * kv_heads, size)
     # torch computes in the type of keys and values: what is compared has to be representable in it.
     if dtype == torch.bfloat16:
@@ -192,7 +199,7 @@ def test_attention_equals_torch(
             assert loaded is not None
             library.choose_kernels(level)
             attention, rounded = NativeAttention(form, buffers, loaded), made
-        attend = attention.prefill(begin, start, end) if chunk else attention.decode(*window, positions, length)
+        attend = attention.prefill(begin, start, end) if chunk else attention.decode(begin, after, positions, length)
         results.append((attend(0, rounded), buffers.layers[0].float()))
     (wanted, kept), *others = results
     for found, held in others:

@@ -79,6 +79,12 @@ def test_a_draft_is_never_longer_than_the_most() -> None:
     assert sum(policy.select([Draft(MOST_DRAFTED, 1.0)] * 64, 64, 10)) <= 256
 
 
+@given(most=st.integers(0, 40), drafts=st.lists(st.builds(Draft, st.integers(1, 15), st.floats(0.9, 1)), max_size=9))
+def test_a_pass_checks_no_more_rows_than_the_memory_holds(most: int, drafts: list[Draft]) -> None:
+    policy = SpeculationPolicy(Costs(row=0.0001), share=100.0, most_rows=most)
+    assert sum(policy.select(drafts, max(1, len(drafts)), 10)) == min(most, sum(draft.length for draft in drafts))
+
+
 def test_drafts_that_take_longer_than_predicted_end_and_are_tried_again() -> None:
     policy = SpeculationPolicy(Costs(row=0.01), share=1.0)
     drafts = [Draft(8, 0.5)]

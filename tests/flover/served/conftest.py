@@ -87,7 +87,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             (source / "chat_template.jinja").write_text(TEMPLATES["chatml"])
         build_decoder(folder, name, source, slots=SLOTS[name])
     for name, precision in INTEGERS.items():
-        fields = {"precision": precision, "group_size": 32, **UNBOUNDED}
+        kept = "int8" if precision == "int8" else "auto"
+        fields = {"precision": precision, "kv_cache_dtype": kept, "group_size": 32, **UNBOUNDED}
         build_decoder(folder, name, folder / "sources/writer", slots=3, **fields)
     more = parameter("max_queue_size", MOST_OPEN) + parameter("shuffle", "false") + parameter("default_max_tokens", 5)
     with (folder / "repository" / "narrow" / "config.pbtxt").open("a") as config:

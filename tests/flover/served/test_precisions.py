@@ -10,7 +10,7 @@ import torch
 
 from testing.decoders import EOS, tiny_model
 from tests.flover.served.conftest import INTEGERS, Served
-from tidal.flover.form import form_of
+from tidal.flover.architectures import form_of
 from tidal.flover.manifest import load_flover_manifest
 from tidal.flover.models.quantized import quantize
 from tidal_client import Client
@@ -18,8 +18,8 @@ from tidal_client import Client
 pytestmark = pytest.mark.server
 
 _GROUP = 32
-# Rows have 8 to 16 bits, keys and values 8, so log probabilities are off by some percent. Rounding the weights to 4
-# bits changes them by much more.
+# Rows have 8 to 16 bits, keys and values 8 or those of bfloat16, so log probabilities are off by some percent. Rounding
+# the weights to 4 bits changes them by much more.
 _OFF = 0.15
 
 
@@ -63,6 +63,7 @@ def test_the_manifest_states_precision_kernels_and_quality(served: Served, model
     manifest = load_flover_manifest(served.repository / model / "1")
     assert manifest.precision == INTEGERS[model]
     assert manifest.group_size == (_GROUP if manifest.precision == "int4" else None)
+    assert manifest.kv_cache_dtype == ("int8" if manifest.precision == "int8" else "auto")
     assert manifest.kernels is not None
     assert manifest.text.perplexity_ratio <= manifest.text.bounds.perplexity_ratio == 100
     assert manifest.form == form_of(tiny_model("gpt2").config)

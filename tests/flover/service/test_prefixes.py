@@ -81,7 +81,7 @@ def test_tokens_are_those_of_prompts_computed_as_a_whole(
         assert service.metric("prefix_hits_total") > 10
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "gemma3_text", "olmo2"])
 def test_tokens_of_a_model_equal_those_of_transformers(tmp_path: Path, family: str) -> None:
     model, rng = tiny_model(family), random.Random(3)
     decoder = tiny_runner(model, slots=4, max_length=POSITIONS)

@@ -10,7 +10,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from testing.decoders import tiny_model
-from tidal.flover.form import form_of
+from tidal.flover.architectures import form_of
 from tidal.flover.tasks.adapter import LoraAdapter, lora_adapter
 from tidal.flover.tasks.folder import DecoderBase
 from tidal.flover.tasks.layers import layer_slices
@@ -24,7 +24,9 @@ TARGETS = {
     "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
     "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
 }
-TARGETS |= dict.fromkeys(("mistral", "qwen2", "qwen3"), TARGETS["llama"])
+TARGETS |= dict.fromkeys(
+    ("mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2"), TARGETS["llama"]
+)  # fmt: skip
 DIGEST = "0" * 64
 
 

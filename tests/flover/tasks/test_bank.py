@@ -13,7 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from testing.decoders import VOCABULARY, tiny_model, tiny_runner
-from tidal.flover.form import DecoderForm, Projection, form_of
+from tidal.flover.architectures import form_of
+from tidal.flover.form import DecoderForm, Projection
 from tidal.flover.runner import FloverRunner
 from tidal.flover.tasks.adapter import LoraAdapter, lora_adapter
 from tidal.flover.tasks.bank import TaskBank

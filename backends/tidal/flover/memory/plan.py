@@ -11,16 +11,19 @@ import torch
 from tidal.errors import InvalidArgument
 from tidal.flover.form import DecoderForm
 from tidal.flover.memory.buffers import buffer_bytes
+from tidal.flover.policies.speculation import MOST_DRAFT_ROWS, MOST_DRAFTED
 
 _Result = TypeVar("_Result")
-# Rows of the largest pass besides those of all slots: the scheduler's largest chunk of a prompt.
+# Rows of the largest pass besides those of all slots: the scheduler's largest chunks of prompts, which are more than
+# the drafted tokens of a step.
 _CHUNK_ROWS = 512
 # Kernels of a captured layer, and memory of a captured kernel: estimates that no GPU has confirmed yet.
 _KERNELS_PER_LAYER, _BYTES_PER_KERNEL = 16, 2048
 # Share of what is available, and least bytes on a GPU, that stay free: for libraries, for tasks, which are
 # loaded later, and for what is lost between blocks.
 _RESERVE_SHARE, _GPU_RESERVE = 0.05, 256 << 20
-_MIB = 1 << 20
+# Most bytes of the logits of drafted tokens: 128 rows of a vocabulary of 128k tokens in float32.
+_DRAFT_LOGITS = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class MemoryPlan:
         max_length: Number of tokens of a slot.
         keys_and_values: Keys and values of all slots.
         logits: Logits of all slots, as they are computed, in float32, and as they are read.
+        draft_rows: Most drafted tokens that a pass checks.
+        draft_logits: Logits behind these, as they are computed and in float32.
         activations: Tensors of the largest pass that exist at the same time, an upper bound.
         graphs: Captured decode steps; 0 on a CPU.
         reserve: Bytes that stay free.
@@ -41,6 +46,8 @@ class MemoryPlan:
     max_length: int
     keys_and_values: int
     logits: int
+    draft_rows: int
+    draft_logits: int
     activations: int
     graphs: int
     reserve: int
@@ -48,7 +55,12 @@ class MemoryPlan:
     @property
     def bytes(self) -> int:
         """All of them together."""
-        return self.keys_and_values + self.logits + self.activations + self.graphs + self.reserve
+        return self.fixed + self.keys_and_values + self.logits + self.draft_logits
+
+    @property
+    def fixed(self) -> int:
+        """Those that do not depend on the logits and the number of slots, or hardly."""
+        return self.activations + self.graphs + self.reserve
 
     def check(self, available: int) -> None:
         """Check that the plan fits.
@@ -62,12 +74,12 @@ class MemoryPlan:
         if self.bytes <= available:
             return
         of_slot = (self.keys_and_values + self.logits) / self.slots
-        left = available - self.reserve - self.activations - self.graphs
+        left = available - self.fixed
         fitting = max(0, int(left / of_slot))
         advice = f"lower max_concurrency to {fitting}, or max_length" if fitting else "lower max_length"
         parts = {
-            "keys and values": self.keys_and_values, "logits": self.logits, "activations": self.activations,
-            "captured steps": self.graphs, "reserve": self.reserve,
+            "keys and values": self.keys_and_values, "logits": self.logits, "logits of drafts": self.draft_logits,
+            "activations": self.activations, "captured steps": self.graphs, "reserve": self.reserve,
         }  # fmt: skip
         listed = ", ".join(f"{name} {size:,}" for name, size in parts.items() if size)
         raise InvalidArgument(
@@ -82,6 +94,9 @@ def plan_memory(
 ) -> MemoryPlan:  # fmt: skip
     """Plan the memory of a decoder whose weights are loaded.
 
+    Drafts take what is left, up to 64 MiB for their logits: without them texts are the same, so they are the first to
+    be given up where memory is short.
+
     Args:
         form: Architecture of the decoder.
         slots: Number of slots.
@@ -91,20 +106,30 @@ def plan_memory(
         graphs: Number of decode steps to capture; 0 on a CPU.
         available: Bytes that can be allocated now.
     """
-    rows = slots + min(_CHUNK_ROWS, max_length)
+    rows = slots + min(_CHUNK_ROWS, slots * max_length)
     gated = 2 if form.gated else 1
     # Of a row: residual, norm, output and sum; queries, keys and values; the hidden layer before and after activation.
     row = 4 * form.width + (form.heads + 2 * form.kv_heads) * form.head_dim + 2 * gated * form.inner
     # Scores and mask of a chunk, where no fused kernel runs.
     scores = min(_CHUNK_ROWS, max_length) * max_length * (form.heads + 1)
     reserve = max(int(available * _RESERVE_SHARE), _GPU_RESERVE if graphs else 0)
+    keys_and_values = buffer_bytes(form, slots, max_length, cached)
+    logits = slots * form.vocabulary * (8 + computed.itemsize)
+    activations = rows * row * computed.itemsize + scores * cached.itemsize
+    captured = graphs * form.layers * _KERNELS_PER_LAYER * _BYTES_PER_KERNEL
+    left = available - keys_and_values - logits - activations - captured - reserve
+    # Logits of another type than float32 exist in both; nothing is copied to read those of drafts.
+    draft = form.vocabulary * (4 if computed == torch.float32 else 4 + computed.itemsize)
+    draft_rows = max(0, min(MOST_DRAFT_ROWS, MOST_DRAFTED * slots, min(_DRAFT_LOGITS, left) // draft))
     return MemoryPlan(
         slots=slots,
         max_length=max_length,
-        keys_and_values=buffer_bytes(form, slots, max_length, cached),
-        logits=slots * form.vocabulary * (8 + computed.itemsize),
-        activations=rows * row * computed.itemsize + scores * cached.itemsize,
-        graphs=graphs * form.layers * _KERNELS_PER_LAYER * _BYTES_PER_KERNEL,
+        keys_and_values=keys_and_values,
+        logits=logits,
+        draft_rows=draft_rows,
+        draft_logits=draft_rows * draft,
+        activations=activations,
+        graphs=captured,
         reserve=reserve,
     )
 

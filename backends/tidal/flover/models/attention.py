@@ -12,6 +12,7 @@ from torch.nn import functional
 from tidal.flover.form import DecoderForm
 from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.models.layer import Attend
+from tidal.flover.models.operations import NONE, attend_operation
 from tidal.flover.native.library import usable
 
 
@@ -53,7 +54,7 @@ def attention(form: DecoderForm, buffers: KeyValueBuffers) -> Attention:
 class NativeAttention:
     """Attention by the native library, which reads keys and values in place and only as many as each row attends to.
 
-    Rows are float32, keys and values float32 or bfloat16.
+    Rows are float32, keys and values float32, bfloat16 or integers of 8 bits.
 
     Args:
         form: Architecture of the decoder.
@@ -63,10 +64,11 @@ class NativeAttention:
 
     def __init__(self, form: DecoderForm, buffers: KeyValueBuffers, library: ctypes.CDLL) -> None:
         first = buffers.layers[0]
-        self._run, self._half = library.tidal_attention, first.dtype == torch.bfloat16
-        self._addresses = tuple(layer.data_ptr() for layer in buffers.layers)
+        self._run = library.tidal_attention
+        self._operations = tuple(
+            attend_operation(form, buffers, number, NONE, NONE) for number in range(len(buffers.layers))
+        )
         self._buffers = buffers  # keeps the addresses valid
-        self._sizes = form.heads, form.kv_heads, form.head_dim, first.shape[2]
         self._width = form.heads * form.head_dim
         self._threads = torch.get_num_threads()
         self._indices = torch.arange(max(first.shape[0], first.shape[2]))
@@ -89,7 +91,7 @@ class NativeAttention:
         def attend(layer: int, qkv: torch.Tensor) -> torch.Tensor:
             attended = torch.empty(count, self._width)
             self._run(
-                *(self._half, self._threads, count, *self._sizes, qkv.data_ptr(), self._addresses[layer]),
+                *(ctypes.addressof(self._operations[layer]), self._threads, count, qkv.data_ptr()),
                 *(slots.data_ptr(), positions.data_ptr(), attended.data_ptr()),
             )
             return attended
@@ -112,8 +114,7 @@ class TorchAttention:
 
     def prefill(self, slot: int, start: int, end: int) -> Attend:
         """See `Attention`."""
-        # The first chunk needs no mask: attention has a causal mode.
-        mask = None if start == 0 else self._mask(self._indices[:end] > self._indices[start:end, None])
+        masks = self._masks(self._indices[:end], self._indices[start:end, None])
 
         def attend(layer: int, qkv: torch.Tensor) -> torch.Tensor:
             cache = self._buffers.layers[layer][slot]
@@ -121,8 +122,11 @@ class TorchAttention:
             cache[:, start:end] = new.transpose(0, 1)
             # Queries [chunk, kv_heads, group, head_dim]: the heads of a group share keys and values.
             keys, values = cache[:, None, :end].expand(-1, queries.shape[2], -1, -1).chunk(2)
-            attended = functional.scaled_dot_product_attention(
-                queries.permute(1, 2, 0, 3).to(cache), keys, values, attn_mask=mask, is_causal=mask is None
+            window = self._form.window(layer)
+            # The first chunk needs no mask: attention has a causal mode.
+            causal = start == 0 and (window is None or end <= window) and self._form.score_cap is None
+            attended = self._attended(
+                queries.permute(1, 2, 0, 3).to(cache), keys, values, None if causal else masks[window]
             )
             return attended.permute(2, 0, 1, 3).to(qkv).reshape(len(qkv), -1)
 
@@ -131,13 +135,13 @@ class TorchAttention:
     def decode(self, begin: int, end: int, positions: torch.Tensor, attend: int) -> Attend:
         """See `Attention`."""
         rows = self._indices[: end - begin]
-        mask = self._mask(self._indices[:attend] > positions[:, None])[:, None, None]
+        masks = self._masks(self._indices[:attend], positions[:, None, None, None])
 
         def over_window(layer: int, qkv: torch.Tensor) -> torch.Tensor:
             cache = self._buffers.layers[layer][begin:end]
             queries, new = self._split(qkv)
             cache[rows, :, positions] = new.to(cache)
-            return self._attended(queries, cache[:, :, :attend], mask).to(qkv)
+            return self._attended_rows(queries, cache[:, :, :attend], masks[self._form.window(layer)]).to(qkv)
 
         return over_window
 
@@ -160,22 +164,34 @@ class TorchAttention:
         if slots.tolist() == list(range(begin, end)):
             return self.decode(begin, end, positions, attend)
         own = slots.to(positions.device)
-        mask = self._mask(self._indices[:attend] > positions[:, None])[:, None, None]
+        masks = self._masks(self._indices[:attend], positions[:, None, None, None])
 
         def over_slots(layer: int, qkv: torch.Tensor) -> torch.Tensor:
             cache = self._buffers.layers[layer]
             queries, new = self._split(qkv)
             cache[own, :, positions] = new.to(cache)
-            return self._attended(queries, cache[own, :, :attend], mask).to(qkv)
+            return self._attended_rows(queries, cache[own, :, :attend], masks[self._form.window(layer)]).to(qkv)
 
         return over_slots
 
-    def _attended(self, queries: torch.Tensor, held: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _attended_rows(self, queries: torch.Tensor, held: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Attention of one row per slot to what its slot holds, [rows, heads * head_dim]."""
         keys, values = held.chunk(2, 1)
         # Queries that share keys and values are rows of one matrix product.
-        attended = functional.scaled_dot_product_attention(queries.to(held), keys, values, attn_mask=mask)
-        return attended.reshape(len(queries), -1)
+        return self._attended(queries.to(held), keys, values, mask).reshape(len(queries), -1)
+
+    def _attended(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Attention by a mask, None: a causal one, over the last two axes."""
+        scale, cap = self._form.attention_scale, self._form.score_cap
+        if cap is None:
+            return functional.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale
+            )
+        assert mask is not None
+        scores = (queries.float() @ keys.float().mT).mul_(scale / cap).tanh_().mul_(cap).add_(mask)
+        return (scores.softmax(-1) @ values.float()).to(values)
 
     def _split(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Queries [rows, kv_heads, group, head_dim], and keys and values [rows, 2 * kv_heads, head_dim]."""
@@ -183,7 +199,13 @@ class TorchAttention:
         queries, new = qkv[:, : form.heads], qkv[:, form.heads :]
         return queries.view(len(qkv), form.kv_heads, -1, form.head_dim), new
 
-    def _mask(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Additive mask of attention scores: 0, or minus infinity where `hidden`."""
-        mask = torch.zeros(hidden.shape, dtype=self._buffers.layers[0].dtype, device=hidden.device)
-        return mask.masked_fill_(hidden, -torch.inf)
+    def _masks(self, keys: torch.Tensor, queries: torch.Tensor) -> dict[int | None, torch.Tensor]:
+        """Additive masks of attention scores by window, from positions: 0, or minus infinity where keys are hidden."""
+        masks = {}
+        for window in dict.fromkeys(self._form.window(layer) for layer in range(self._form.layers)):
+            hidden = keys > queries
+            if window is not None:
+                hidden = hidden | (keys <= queries - window)
+            mask = torch.zeros(hidden.shape, dtype=self._buffers.layers[0].dtype, device=hidden.device)
+            masks[window] = mask.masked_fill_(hidden, -torch.inf)
+        return masks

@@ -6,10 +6,19 @@ from collections.abc import Sequence
 
 import torch
 
-from tidal.flover.form import DecoderForm
+from tidal.flover.form import DecoderForm, Rotary
 from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.models.attention import MixedRows, attention
-from tidal.flover.models.layer import Attend, Layer, LoraUpdate, no_update, norm, norm_weights, rotary_table
+from tidal.flover.models.layer import (
+    Attend,
+    Layer,
+    LoraUpdate,
+    RotaryTable,
+    no_update,
+    norm,
+    norm_weights,
+    rotary_table,
+)
 from tidal.flover.models.linear import NativeLinear, linear, working_type
 from tidal.flover.models.passes import NativePass
 from tidal.flover.models.weights import DecoderWeights, Dense
@@ -42,16 +51,20 @@ class DecoderModel:
         self._type = working_type(weights.tokens)
         self._tokens, self._positions = weights.tokens, weights.positions
         self._layers = tuple(Layer(form, layer, number, tiling) for number, layer in enumerate(weights.layers))
-        self._final_norm = norm_weights(weights.final_norm)
+        self._final_norm = norm_weights(form, weights.final_norm)
         self._head = linear(weights.head or Dense(weights.tokens, None), None, tiling)
-        self._rotary = None
-        if form.rotary is not None:
-            self._rotary = rotary_table(form.rotary, max_length, weights.tokens.new_empty(0, dtype=self._type))
+        like = weights.tokens.new_empty(0, dtype=self._type)
+        tables = {
+            rotary: rotary_table(rotary, max_length, like)
+            for rotary in dict.fromkeys(form.layer_rotary(layer) for layer in range(form.layers))
+            if rotary is not None
+        }
+        self._rotary = tables
         self._indices = torch.arange(max(max_length, len(buffers.layers[0])), device=weights.tokens.device)
         self.native_pass: NativePass | None = None
         if (library := usable(weights.tokens.device)) is not None and isinstance(self._head, NativeLinear):
             self.native_pass = NativePass(
-                form, self._tokens, self._positions, self._layers, self._final_norm, self._head, self._rotary, buffers,
+                form, self._tokens, self._positions, self._layers, self._final_norm, self._head, tables, buffers,
                 library,
             )  # fmt: skip
 
@@ -128,15 +141,19 @@ class DecoderModel:
         return self._logits(hidden[torch.tensor(wanted, dtype=torch.int64, device=hidden.device)])
 
     def _pass(self, token_ids: torch.Tensor, positions: torch.Tensor, attend: Attend, lora: LoraUpdate) -> torch.Tensor:
+        form = self._form
         hidden = self._tokens[token_ids].to(self._type)
-        rotary = None
+        if form.embedding_scale != 1:
+            hidden = hidden * form.embedding_scale
         if self._positions is not None:
             hidden = hidden + self._positions[positions]
-        if self._rotary is not None:
-            rotary = self._rotary[0][positions], self._rotary[1][positions]
-        for layer in self._layers:
-            hidden = layer(hidden, rotary, attend, lora)
+        turned: dict[Rotary | None, RotaryTable | None] = {
+            rotary: (cosines[positions], sines[positions]) for rotary, (cosines, sines) in self._rotary.items()
+        }
+        for number, layer in enumerate(self._layers):
+            hidden = layer(hidden, turned.get(form.layer_rotary(number)), attend, lora)
         return hidden
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._head(norm(self._form, hidden, self._final_norm)).float()
+        logits = self._head(norm(self._form, hidden, self._final_norm)).float()
+        return logits if (cap := self._form.logit_cap) is None else logits.div_(cap).tanh_().mul_(cap)

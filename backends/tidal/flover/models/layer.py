@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from tidal.flover.form import DecoderForm, Projection, RopeScaling, Rotary
-from tidal.flover.models.linear import activate, linear, working_type
+from tidal.flover.models.linear import Linear, activate, linear, working_type
 from tidal.flover.models.weights import Affine, LayerWeights
 from tidal.flover.native.tiling import DEFAULT_TILING, Tiling
 
@@ -70,26 +70,29 @@ class Layer:
 
     def __init__(self, form: DecoderForm, weights: LayerWeights, number: int, tiling: Tiling = DEFAULT_TILING) -> None:
         self._form, self._number = form, number
-        self.attention_norm = norm_weights(weights.attention_norm)
-        self.feed_norm = None if weights.feed_norm is None else norm_weights(weights.feed_norm)
+        self.attention_norm, self.feed_norm = _norm(form, weights.attention_norm), _norm(form, weights.feed_norm)
+        self.attention_after, self.feed_after = _norm(form, weights.attention_after), _norm(form, weights.feed_after)
         self.qkv, self.output = linear(weights.qkv, None, tiling), linear(weights.output, None, tiling)
         self.up = linear(weights.up, None if form.gated else form.activation, tiling)
         self.down = linear(weights.down, None, tiling)
         self.head_norm = None
         if weights.query_norm is not None and weights.key_norm is not None:
-            queries, keys = weights.query_norm.weight, weights.key_norm.weight
-            shared = torch.cat([queries.expand(form.heads, -1), keys.expand(form.kv_heads, -1)])
-            self.head_norm = shared.to(working_type(shared))
+            queries, keys = (norm_weights(form, each).weight for each in (weights.query_norm, weights.key_norm))
+            if form.wide_norm:
+                queries, keys = queries.view(form.heads, -1), keys.view(form.kv_heads, -1)
+            self.head_norm = torch.cat([queries.expand(form.heads, -1), keys.expand(form.kv_heads, -1)])
 
     def __call__(
         self, rows: torch.Tensor, rotary: RotaryTable | None, attend: Attend, lora: LoraUpdate = no_update
     ) -> torch.Tensor:
         """Map [rows, width] to [rows, width]; `rotary` is a `rotary_table` at the positions of the rows."""
         form = self._form
-        normed = norm(form, rows, self.attention_norm)
+        normed = rows if self.attention_norm is None else norm(form, rows, self.attention_norm)
         attended = self._attention(normed, rows, rotary, attend, lora)
+        if not form.shared_norm:
+            normed = rows if form.parallel else attended
         if self.feed_norm is not None:
-            normed = norm(form, rows if form.parallel else attended, self.feed_norm)
+            normed = norm(form, normed, self.feed_norm)
         added = lora(self._number, "up", normed)
         inner = self.up(normed, added)
         if form.gated:
@@ -97,7 +100,7 @@ class Layer:
             inner = activate(form.activation, gate) * inner
         elif added is not None:
             inner = activate(form.activation, inner)
-        return self.down(inner, lora(self._number, "down", inner, attended))
+        return self._summed("down", self.down, inner, attended, self.feed_after, lora)
 
     def _attention(
         self, normed: torch.Tensor, rows: torch.Tensor, rotary: RotaryTable | None, attend: Attend, lora: LoraUpdate
@@ -108,18 +111,42 @@ class Layer:
         )
         queries_and_keys = heads[:, : form.heads + form.kv_heads]
         if self.head_norm is not None:
-            scaled = functional.rms_norm(queries_and_keys, (form.head_dim,), None, form.epsilon)
-            torch.mul(scaled, self.head_norm, out=queries_and_keys)
+            torch.mul(self._normed_heads(queries_and_keys), self.head_norm, out=queries_and_keys)
         if rotary is not None:
             rotate(queries_and_keys, rotary)
         attended = attend(self._number, heads)
-        return self.output(attended, lora(self._number, "output", attended, rows))
+        return self._summed("output", self.output, attended, rows, self.attention_after, lora)
+
+    def _normed_heads(self, heads: torch.Tensor) -> torch.Tensor:
+        form = self._form
+        if not form.wide_norm:
+            return functional.rms_norm(heads, (form.head_dim,), None, form.epsilon)
+        parts = (part.flatten(1) for part in heads.split((form.heads, form.kv_heads), 1))
+        return torch.cat([functional.rms_norm(part, part.shape[1:], None, form.epsilon) for part in parts], 1).view_as(
+            heads
+        )
+
+    def _summed(
+        self, name: Projection, projection: Linear, rows: torch.Tensor, residual: torch.Tensor, after: Affine | None,
+        lora: LoraUpdate,
+    ) -> torch.Tensor:  # fmt: skip
+        """The sum of a projection, normalised if there is a norm after it, and the residual."""
+        if after is None:
+            return projection(rows, lora(self._number, name, rows, residual))
+        return norm(self._form, projection(rows, lora(self._number, name, rows)), after) + residual
 
 
-def norm_weights(weights: Affine) -> Affine:
-    """Convert the weights of a norm to the working type."""
+def _norm(form: DecoderForm, weights: Affine | None) -> Affine | None:
+    return None if weights is None else norm_weights(form, weights)
+
+
+def norm_weights(form: DecoderForm, weights: Affine) -> Affine:
+    """Convert the weights of a norm to the working type, with the offset of the family."""
     to = working_type(weights.weight)
-    return Affine(weights.weight.to(to), None if weights.bias is None else weights.bias.to(to))
+    weight = weights.weight.to(to)
+    return Affine(
+        weight + form.norm_offset if form.norm_offset else weight, None if weights.bias is None else weights.bias.to(to)
+    )
 
 
 def norm(form: DecoderForm, rows: torch.Tensor, weights: Affine) -> torch.Tensor:
@@ -130,10 +157,22 @@ def norm(form: DecoderForm, rows: torch.Tensor, weights: Affine) -> torch.Tensor
 
 
 def rotary_table(rotary: Rotary, length: int, like: torch.Tensor) -> RotaryTable:
-    """Return the table of `rotate` for positions below `length`, each [length, 1, dims], of the type of `like`."""
+    """Return the table of `rotate` for the positions of a slot of `length` tokens.
+
+    Args:
+        rotary: Rotary positions.
+        length: Number of tokens of a slot.
+        like: Tensor whose type and device the table has.
+
+    Returns:
+        Factors of components, and of those that they are rotated with, each [length, 1, dims].
+    """
     frequencies = 1.0 / (rotary.theta ** (torch.arange(0, rotary.dims, 2, dtype=torch.float32) / rotary.dims))
     magnitude = 1.0
-    if (scaling := rotary.scaling) is not None:
+    if (scaling := rotary.scaling) is not None and scaling.kind == "longrope":
+        frequencies = frequencies / torch.tensor(scaling.long if length > scaling.original else scaling.short)
+        magnitude = scaling.magnitude
+    elif scaling is not None:
         kept = _kept(rotary, scaling, frequencies)
         frequencies = (1 - kept) * frequencies / scaling.factor + kept * frequencies
         magnitude = scaling.magnitude

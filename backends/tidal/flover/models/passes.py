@@ -7,47 +7,21 @@ send the tokens of the previous pass.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from enum import IntEnum
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
 
-from tidal.flover.form import DecoderForm
+from tidal.flover.form import DecoderForm, Rotary
 from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.models.layer import Layer, RotaryTable
 from tidal.flover.models.linear import ACTIVATION_NUMBERS, Linear, NativeLinear
+from tidal.flover.models.operations import NONE, Kind, Operation, attend_operation, format_of
 from tidal.flover.models.weights import Affine
-
-
-class _Kind(IntEnum):
-    """Kinds of operations, numbered as in native/api.cpp."""
-
-    EMBED = 0
-    NORM = 1
-    LINEAR = 2
-    HEAD_NORM = 3
-    TURN = 4
-    ATTEND = 5
-    GATE = 6
-
-
-class _Operation(ctypes.Structure):
-    """An operation of a pass, as native/api.cpp declares it."""
-
-    _fields_ = (
-        *((name, ctypes.c_int32) for name in ("kind", "half", "source", "target", "added", "turned", "outputs")),
-        *((name, ctypes.c_int32) for name in ("heads", "kv_heads", "size", "activation", "centred", "last")),
-        ("epsilon", ctypes.c_float),
-        ("length", ctypes.c_int64),
-        *((name, ctypes.c_void_p) for name in ("weights", "more", "held")),
-    )
-
 
 # Scratch matrices: the residual stream before and behind attention, input and output of projections, output of
 # attention, of gated activations, and logits.
 _HIDDEN, _ATTENDED, _INPUT, _OUTPUT, _ATTENTION, _GATED, _LOGITS = range(7)
-_NONE = -1
 
 
 class NativePass:
@@ -60,7 +34,7 @@ class NativePass:
         layers: Layers, whose linear layers use the native library.
         final_norm: Weights of the norm behind the last layer.
         head: Linear layer to logits.
-        rotary: Rotary table of all positions; None: position embeddings.
+        rotary: Rotary tables of all positions; empty: position embeddings.
         buffers: Keys and values of all slots.
         library: The native library.
     """
@@ -73,7 +47,7 @@ class NativePass:
         layers: Sequence[Layer],
         final_norm: Affine,
         head: Linear,
-        rotary: RotaryTable | None,
+        rotary: Mapping[Rotary, RotaryTable],
         buffers: KeyValueBuffers,
         library: ctypes.CDLL,
     ) -> None:
@@ -87,7 +61,14 @@ class NativePass:
         final.last = 1  # only rows with logits from here on
         self._body = len(operations)
         operations += [final, self._linear(head, _INPUT, _LOGITS)]
-        self._operations = (_Operation * len(operations))(*operations)
+        if form.logit_cap is not None:
+            operations.append(
+                Operation(
+                    kind=Kind.CAP, source=_LOGITS, target=_LOGITS, added=NONE, outputs=form.vocabulary,
+                    cap=form.logit_cap,
+                )
+            )  # fmt: skip
+        self._operations = (Operation * len(operations))(*operations)
         widest = max(operation.outputs for operation in operations[: self._body])
         self._widths = (form.width, form.width, form.width, widest, form.heads * form.head_dim, form.inner)
         self._c_widths = (ctypes.c_int32 * 7)(*self._widths, form.vocabulary)
@@ -124,63 +105,72 @@ class NativePass:
         )  # fmt: skip
         return logits
 
-    def _embed(self, tokens: torch.Tensor, positions: torch.Tensor | None) -> _Operation:
-        return _Operation(
-            kind=_Kind.EMBED, half=tokens.dtype == torch.bfloat16, source=_NONE, target=_HIDDEN, added=_NONE,
-            outputs=self._form.width, weights=tokens.data_ptr(),
+    def _embed(self, tokens: torch.Tensor, positions: torch.Tensor | None) -> Operation:
+        return Operation(
+            kind=Kind.EMBED, format=format_of(tokens), source=NONE, target=_HIDDEN, added=NONE,
+            outputs=self._form.width, scale=self._form.embedding_scale, weights=tokens.data_ptr(),
             more=None if positions is None else positions.data_ptr(),
         )  # fmt: skip
 
-    def _layer(self, number: int, layer: Layer) -> list[_Operation]:
+    def _layer(self, number: int, layer: Layer) -> list[Operation]:
         form = self._form
-        operations = [self._norm(layer.attention_norm, _HIDDEN), self._linear(layer.qkv, _INPUT, _OUTPUT)]
+        source, operations = _HIDDEN, list[Operation]()
+        if layer.attention_norm is not None:
+            source = _INPUT
+            operations.append(self._norm(layer.attention_norm, _HIDDEN))
+        operations.append(self._linear(layer.qkv, source, _OUTPUT))
         heads = {"heads": form.heads, "kv_heads": form.kv_heads, "size": form.head_dim}
         if layer.head_norm is not None:
             operations.append(
-                _Operation(
-                    kind=_Kind.HEAD_NORM, source=_OUTPUT, target=_OUTPUT, added=_NONE, epsilon=form.epsilon,
-                    weights=layer.head_norm.data_ptr(), **heads,
+                Operation(
+                    kind=Kind.HEAD_NORM, source=_OUTPUT, target=_OUTPUT, added=NONE, epsilon=form.epsilon,
+                    wide=form.wide_norm, weights=layer.head_norm.data_ptr(), **heads,
                 )
             )  # fmt: skip
-        if self._rotary is not None:
-            cosines, sines = self._rotary
+        if (rotary := form.layer_rotary(number)) is not None:
+            cosines, sines = self._rotary[rotary]
             operations.append(
-                _Operation(
-                    kind=_Kind.TURN, source=_OUTPUT, target=_OUTPUT, added=_NONE, turned=cosines.shape[-1],
+                Operation(
+                    kind=Kind.TURN, source=_OUTPUT, target=_OUTPUT, added=NONE, turned=cosines.shape[-1],
                     weights=cosines.data_ptr(), more=sines.data_ptr(), **heads,
                 )
             )  # fmt: skip
-        cache = self._buffers.layers[number]
-        operations.append(
-            _Operation(
-                kind=_Kind.ATTEND, half=cache.dtype == torch.bfloat16, source=_OUTPUT, target=_ATTENTION, added=_NONE,
-                length=cache.shape[2], held=cache.data_ptr(), **heads,
-            )
-        )  # fmt: skip
-        operations.append(self._linear(layer.output, _ATTENTION, _ATTENDED, added=_HIDDEN))
+        operations.append(attend_operation(form, self._buffers, number, _OUTPUT, _ATTENTION))
+        operations += self._summed(layer.output, _ATTENTION, _OUTPUT, _ATTENDED, _HIDDEN, layer.attention_after)
+        source = _INPUT if form.shared_norm else _HIDDEN if form.parallel else _ATTENDED
         if layer.feed_norm is not None:
-            operations.append(self._norm(layer.feed_norm, _HIDDEN if form.parallel else _ATTENDED))
-        operations.append(self._linear(layer.up, _INPUT, _OUTPUT))
+            operations.append(self._norm(layer.feed_norm, source))
+            source = _INPUT
+        operations.append(self._linear(layer.up, source, _OUTPUT))
         if form.gated:
             operations.append(
-                _Operation(
-                    kind=_Kind.GATE, source=_OUTPUT, target=_GATED, added=_NONE, outputs=form.inner,
+                Operation(
+                    kind=Kind.GATE, source=_OUTPUT, target=_GATED, added=NONE, outputs=form.inner,
                     activation=ACTIVATION_NUMBERS[form.activation],
                 )
             )  # fmt: skip
-        operations.append(self._linear(layer.down, _GATED if form.gated else _OUTPUT, _HIDDEN, added=_ATTENDED))
+        source = _GATED if form.gated else _OUTPUT
+        operations += self._summed(layer.down, source, _INPUT, _HIDDEN, _ATTENDED, layer.feed_after)
         return operations
 
-    def _norm(self, weights: Affine, source: int) -> _Operation:
-        return _Operation(
-            kind=_Kind.NORM, source=source, target=_INPUT, added=_NONE, outputs=self._form.width,
+    def _summed(
+        self, linear: Linear, source: int, between: int, target: int, residual: int, after: Affine | None
+    ) -> list[Operation]:
+        """A projection, normalised if there is a norm after it, and the residual; `between` holds its output."""
+        if after is None:
+            return [self._linear(linear, source, target, added=residual)]
+        return [self._linear(linear, source, between), self._norm(after, between, target, residual)]
+
+    def _norm(self, weights: Affine, source: int, target: int = _INPUT, added: int = NONE) -> Operation:
+        return Operation(
+            kind=Kind.NORM, source=source, target=target, added=added, outputs=self._form.width,
             centred=self._form.norm == "layer", epsilon=self._form.epsilon, weights=weights.weight.data_ptr(),
             more=None if weights.bias is None else weights.bias.data_ptr(),
         )  # fmt: skip
 
-    def _linear(self, linear: Linear, source: int, target: int, added: int = _NONE) -> _Operation:
+    def _linear(self, linear: Linear, source: int, target: int, added: int = NONE) -> Operation:
         native = cast(NativeLinear, linear)
-        return _Operation(
-            kind=_Kind.LINEAR, source=source, target=target, added=added, outputs=native.matrix.outputs,
+        return Operation(
+            kind=Kind.LINEAR, source=source, target=target, added=added, outputs=native.matrix.outputs,
             activation=native.activation, weights=native.matrix.address,
         )  # fmt: skip

@@ -47,17 +47,19 @@ class LayerWeights:
     """Weights of one layer.
 
     Attributes:
-        attention_norm: Norm before attention.
+        attention_norm: Norm before attention; None: the family has none.
         qkv: Projection to the queries of all heads, then keys, then values.
         query_norm: Norm of each head's queries; None: the family has none.
         key_norm: Norm of each head's keys; None: the family has none.
         output: Output projection of attention.
-        feed_norm: Norm before the feed-forward part; None: it shares `attention_norm`.
+        feed_norm: Norm before the feed-forward part; None: it shares `attention_norm`, or the family has none.
         up: First projection of the feed-forward part; [2 * inner, width] if gated.
         down: Second projection of the feed-forward part.
+        attention_after: Norm of attention's output; None: the family has none.
+        feed_after: Norm of the feed-forward part's output; None: the family has none.
     """
 
-    attention_norm: Affine
+    attention_norm: Affine | None
     qkv: Dense
     query_norm: Affine | None
     key_norm: Affine | None
@@ -65,6 +67,8 @@ class LayerWeights:
     feed_norm: Affine | None
     up: Dense
     down: Dense
+    attention_after: Affine | None = None
+    feed_after: Affine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +199,20 @@ def _gpt_neox(state: State, form: DecoderForm, number: int) -> LayerWeights:
 
 def _llama(state: State, form: DecoderForm, number: int) -> LayerWeights:
     prefix = f"model.layers.{number}."
+    # What follows attention has the name of what precedes the feed-forward part where there is no other norm.
+    before_feed = "pre_feedforward" if form.norms == "both" else "post_attention"
+    before, after = form.norms != "after", form.norms != "before"
     return LayerWeights(
-        attention_norm=_affine(state, f"{prefix}input_layernorm"),
+        attention_norm=_affine(state, f"{prefix}input_layernorm") if before else None,
         qkv=_joined(state, *(f"{prefix}self_attn.{name}_proj" for name in "qkv")),
         query_norm=_affine(state, f"{prefix}self_attn.q_norm") if form.head_norm else None,
         key_norm=_affine(state, f"{prefix}self_attn.k_norm") if form.head_norm else None,
         output=_dense(state, f"{prefix}self_attn.o_proj"),
-        feed_norm=_affine(state, f"{prefix}post_attention_layernorm"),
+        feed_norm=_affine(state, f"{prefix}{before_feed}_layernorm") if before else None,
         up=_joined(state, f"{prefix}mlp.gate_proj", f"{prefix}mlp.up_proj"),
         down=_dense(state, f"{prefix}mlp.down_proj"),
+        attention_after=_affine(state, f"{prefix}post_attention_layernorm") if after else None,
+        feed_after=_affine(state, f"{prefix}post_feedforward_layernorm") if after else None,
     )
 
 

@@ -104,8 +104,9 @@ def load_weights(path: Path, form: DecoderForm, device: torch.device | None = No
         return affine(name) if f"{name}.weight" in tensors else None
 
     def layer(prefix: str) -> LayerWeights:
+        before, after = form.norms != "after", form.norms != "before"
         return LayerWeights(
-            attention_norm=affine(f"{prefix}.attention_norm"),
+            attention_norm=affine(f"{prefix}.attention_norm") if before else None,
             qkv=dense(f"{prefix}.qkv"),
             query_norm=optional(f"{prefix}.query_norm"),
             key_norm=optional(f"{prefix}.key_norm"),
@@ -113,6 +114,8 @@ def load_weights(path: Path, form: DecoderForm, device: torch.device | None = No
             feed_norm=optional(f"{prefix}.feed_norm"),
             up=dense(f"{prefix}.up"),
             down=dense(f"{prefix}.down"),
+            attention_after=affine(f"{prefix}.attention_after") if after else None,
+            feed_after=affine(f"{prefix}.feed_after") if after else None,
         )
 
     try:

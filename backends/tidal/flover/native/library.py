@@ -34,13 +34,7 @@ _FUNCTIONS: dict[str, tuple[object, tuple[object, ...]]] = {
             *(_POINTER, _POINTER, _POINTER, _INT),
         ),
     ),
-    "tidal_attention": (
-        None,
-        (
-            *(ctypes.c_bool, _INT, _INT, _INT, _INT, _INT, _LONG),
-            *(_POINTER, _POINTER, _POINTER, _POINTER, _POINTER),
-        ),
-    ),
+    "tidal_attention": (None, (*(_POINTER, _INT, _INT), *(_POINTER,) * 4)),
 }
 
 

@@ -14,8 +14,8 @@ from tidal.flover.policies.costs import PassCosts
 
 #: Most tokens of a draft: with the last token they are the rows of one matrix tile.
 MOST_DRAFTED = 15
-# Most drafted tokens of a pass, which bounds its activations.
-_MOST_ROWS = 256
+#: Most drafted tokens of a pass, which bounds its activations.
+MOST_DRAFT_ROWS = 256
 # Least gain in tokens per second: a pass with drafts also samples in several rounds.
 _LEAST_GAIN = 1.02
 # Weight of the newest draft in the running mean of acceptance, of one generation and of all.
@@ -78,14 +78,15 @@ class SpeculationPolicy:
     Args:
         costs: Durations of passes.
         share: Bound on the time that drafts add to a step, as a multiple of its duration.
+        most_rows: Most drafted tokens of a pass, whose logits the memory plan counts.
 
     Attributes:
         prior: Acceptance of a generation whose drafts were not checked yet: the mean of all.
     """
 
-    def __init__(self, costs: PassCosts, *, share: float) -> None:
+    def __init__(self, costs: PassCosts, *, share: float, most_rows: int = MOST_DRAFT_ROWS) -> None:
         self.prior = Acceptance(_FIRST_PRIOR, _PRIOR_WEIGHT)
-        self._costs, self._share = costs, share
+        self._costs, self._share, self._most_rows = costs, share, most_rows
         self._step_pace = self._draft_pace = 1.0
 
     def least_acceptance(self, running: int, tokens: int) -> float:
@@ -117,7 +118,7 @@ class SpeculationPolicy:
         gains.sort(key=lambda gain: -gain[0])
         step = self._step(running, tokens)
         best, best_rate, expected = 0, running / step * _LEAST_GAIN, float(running)
-        for rows, (gain, _) in enumerate(gains[:_MOST_ROWS], 1):
+        for rows, (gain, _) in enumerate(gains[: self._most_rows], 1):
             seconds = self._with_drafts(running, tokens, rows)
             if seconds > (1 + self._share) * step:
                 break
