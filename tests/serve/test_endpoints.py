@@ -12,6 +12,12 @@ from tidal.server import endpoints
 from tidal.server.endpoints import choose_endpoints, is_free
 
 
+def claim_all() -> None:
+    """Choose endpoints until no port is free."""
+    while True:
+        choose_endpoints("127.0.0.1", 0, 0, 0)
+
+
 def test_a_free_port_is_chosen_once_and_a_server_can_listen_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     start = random.randrange(20_000, 31_000)
     monkeypatch.setattr(endpoints, "_FREE_PORTS", range(start, start + 40))
@@ -23,5 +29,4 @@ def test_a_free_port_is_chosen_once_and_a_server_can_listen_on_it(monkeypatch: p
         assert not is_free("127.0.0.1", ports[0])
     assert is_free("127.0.0.1", ports[0])
     with pytest.raises(Unavailable, match="no free port found"):
-        for _ in range(10):
-            choose_endpoints("127.0.0.1", 0, 0, 0)
+        claim_all()

@@ -11,6 +11,7 @@ import torch
 from tidal.errors import Cancelled, TidalError
 from tidal.flover.engine.batches import SlotOwner
 from tidal.flover.engine.next_tokens import some_rows
+from tidal.flover.engine.records import EngineRecords
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.engine.slots import GenerationSlots
 from tidal.flover.engine.speculation import Speculation
@@ -21,9 +22,6 @@ from tidal.flover.metrics import FloverMetrics, Outcome
 from tidal.flover.policies import FloverScheduler, PrefillChunk
 from tidal.flover.responder import Responder
 from tidal.serving.endings import failure, missed_in_queue
-
-# Interval at which open requests are marked as making progress: shorter than any useful `answer_timeout_s`.
-_PROGRESS_INTERVAL_S = 0.2
 
 _NO_DRAFTS: Mapping[Generation, Sequence[int]] = {}
 
@@ -61,8 +59,7 @@ class Engine:
         self._log = log
         self._shuffle = shuffle
         self._speculation = speculation if runner.runs_mixed else None
-        self._last_decode_at: float | None = None  # None: the last iteration had no decode step
-        self._progress_at = 0.0
+        self._records = EngineRecords(metrics, scheduler, self._slots)
         runner.take_over(self)
 
     @property
@@ -87,7 +84,8 @@ class Engine:
         for generation in admission.refused:
             self._refuse(generation, now)
         for generation in admission.admitted:
-            self._admit(generation, now)
+            self._slots.allocate(generation)
+            self._records.admitted(generation, now)
         chunks = [chunk for chunk in self._scheduler.prefill() if self._reuse(chunk)]
         if not self._run_mixed(chunks):
             for chunk in chunks:
@@ -95,19 +93,16 @@ class Engine:
             if self._slots.running:
                 self._decode()
             else:
-                self._last_decode_at = None
-        self._set_gauges()
+                self._records.paused()
+        self._records.set_gauges()
         generations = list(self._scheduler)
-        if now - self._progress_at > _PROGRESS_INTERVAL_S:
-            self._progress_at = now
-            for generation in generations:
-                generation.request.progressed(now)
+        self._records.progressed(generations, now)
         self._responder.iteration_ended(generations)
 
     def pause(self) -> None:
         """Record that no generation is left, so that the next decode step does not follow the last one."""
-        self._last_decode_at = None
-        self._set_gauges()
+        self._records.paused()
+        self._records.set_gauges()
 
     def check(self) -> None:
         """Check the integrity of slot table and cache, while the engine is idle; takes up to a second.
@@ -127,12 +122,6 @@ class Engine:
         self._metrics.ended(generation, "late")
         generation.response.generation_ended()
         generation.request.fail(missed_in_queue(generation.request, now))
-
-    def _admit(self, generation: Generation, now: float) -> None:
-        self._slots.allocate(generation)
-        self._metrics.admitted(generation, now)
-        if (record := generation.request.record) is not None:
-            record.ran(now, now)
 
     def _reuse(self, chunk: Chunk) -> bool:
         """Copy the tokens before a chunk that its slot lacks; False if that failed."""
@@ -177,7 +166,7 @@ class Engine:
         if batch.rows is not None:
             logits = some_rows(logits, batch.rows)
         self._append(batch.owners, logits)
-        seconds = self._step_ended(batch.owners, len(window), began)
+        seconds = self._records.decoded(batch.owners, len(window), began)
         if self._speculation is not None:
             self._speculation.passed(seconds)
 
@@ -201,7 +190,7 @@ class Engine:
             speculation.drop()
             return False
         self._append(batch.owners, logits, drafts)
-        self._metrics.drafted(*speculation.passed(self._step_ended(batch.owners, len(batch.owners), began)))
+        self._metrics.drafted(*speculation.passed(self._records.decoded(batch.owners, len(batch.owners), began)))
         return True
 
     def _run_mixed(self, chunks: Sequence[Chunk]) -> bool:
@@ -231,9 +220,9 @@ class Engine:
         self._metrics.prefilled(tokens, duration * tokens / (tokens + len(batch.owners)))
         if batch.owners:
             self._append(batch.owners, decoded)
-            self._step_ended(batch.owners, len(batch.owners), began)
+            self._records.decoded(batch.owners, len(batch.owners), began)
         else:
-            self._last_decode_at = None
+            self._records.paused()
         for chunk, logits in zip((chunk for chunk in chunks if chunk.last), ended, strict=True):
             self._start_running(chunk.item, logits[None])
         return True
@@ -268,15 +257,6 @@ class Engine:
             self._metrics.first_token(generation)
         if generation.admitted:
             self._slots.activate(generation)
-
-    def _step_ended(self, owners: Sequence[SlotOwner], slots: int, began: float) -> float:
-        """Record a decode step after its tokens were appended, and return its duration in seconds."""
-        ended = time.monotonic()
-        since_last = None if self._last_decode_at is None else ended - self._last_decode_at
-        generations = len({owner.generation for owner in owners})
-        self._metrics.decoded(generations, slots, ended - began, since_last)
-        self._last_decode_at = ended
-        return ended - began
 
     def _append(
         self, owners: Sequence[SlotOwner], logits: torch.Tensor, drafts: Mapping[Generation, Sequence[int]] = _NO_DRAFTS
@@ -313,18 +293,7 @@ class Engine:
         self._slots.free(generation, sound=outcome != "failed")
         if self._speculation is not None:
             self._speculation.forget(generation)
-        self._metrics.ended(generation, outcome)
-        if (record := generation.request.record) is not None and admitted:
-            now = time.monotonic()
-            record.ran(now, now, running)
-            record.add("generated_tokens", len(generation.tokens) or generation.generated)
+        self._records.ended(generation, outcome, running if admitted else None)
         generation.response.generation_ended()
         if error is not None:
             generation.request.fail(error)
-
-    def _set_gauges(self) -> None:
-        self._metrics.waiting.set(self._scheduler.waiting)
-        self._metrics.waiting_slots.set(self._scheduler.waiting_slots)
-        self._metrics.running.set(self._scheduler.running)
-        self._metrics.running_slots.set(self._slots.running)
-        self._metrics.allocated.set(self._slots.allocated)

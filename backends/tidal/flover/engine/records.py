@@ -1,0 +1,86 @@
+"""Records of an engine's work: metrics of its steps and generations, its gauges, and entries of requests' traces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tidal.flover.engine.batches import SlotOwner
+from tidal.flover.engine.slots import GenerationSlots
+from tidal.flover.generation import Generation
+from tidal.flover.metrics import FloverMetrics, Outcome
+from tidal.flover.policies import FloverScheduler
+
+# Interval at which open requests are marked as making progress: shorter than any useful `answer_timeout_s`.
+_PROGRESS_INTERVAL_S = 0.2
+
+
+class EngineRecords:
+    """Records what an engine does.
+
+    Args:
+        metrics: Metrics of the model.
+        scheduler: Scheduler of the engine.
+        slots: Slots of the engine.
+    """
+
+    def __init__(self, metrics: FloverMetrics, scheduler: FloverScheduler[Generation], slots: GenerationSlots) -> None:
+        self._metrics = metrics
+        self._scheduler = scheduler
+        self._slots = slots
+        self._last_decode_at: float | None = None  # None: the last iteration had no decode step
+        self._progress_at = 0.0
+
+    def paused(self) -> None:
+        """Record an iteration without a decode step: the next one does not follow the last one."""
+        self._last_decode_at = None
+
+    def decoded(self, owners: Sequence[SlotOwner], slots: int, began: float) -> float:
+        """Record a decode step after its tokens were appended, and return its duration in seconds.
+
+        Args:
+            owners: Owners of the running slots.
+            slots: Number of slots that were computed, free ones in between included.
+            began: `time.monotonic()` seconds at which the step began.
+        """
+        ended = time.monotonic()
+        since_last = None if self._last_decode_at is None else ended - self._last_decode_at
+        generations = len({owner.generation for owner in owners})
+        self._metrics.decoded(generations, slots, ended - began, since_last)
+        self._last_decode_at = ended
+        return ended - began
+
+    def admitted(self, generation: Generation, now: float) -> None:
+        """Record that a generation was given slots at a time of `time.monotonic()`."""
+        self._metrics.admitted(generation, now)
+        if (record := generation.request.record) is not None:
+            record.ran(now, now)
+
+    def ended(self, generation: Generation, outcome: Outcome, running: int | None) -> None:
+        """Record the end of a generation.
+
+        Args:
+            generation: The generation.
+            outcome: How it ended.
+            running: Number of running slots then; None if it never had slots.
+        """
+        self._metrics.ended(generation, outcome)
+        if (record := generation.request.record) is not None and running is not None:
+            now = time.monotonic()
+            record.ran(now, now, running)
+            record.add("generated_tokens", len(generation.tokens) or generation.generated)
+
+    def progressed(self, generations: Sequence[Generation], now: float) -> None:
+        """Mark the requests of all generations as making progress, once its time has come."""
+        if now - self._progress_at > _PROGRESS_INTERVAL_S:
+            self._progress_at = now
+            for generation in generations:
+                generation.request.progressed(now)
+
+    def set_gauges(self) -> None:
+        """Publish the numbers of waiting and running generations and of their slots."""
+        self._metrics.waiting.set(self._scheduler.waiting)
+        self._metrics.waiting_slots.set(self._scheduler.waiting_slots)
+        self._metrics.running.set(self._scheduler.running)
+        self._metrics.running_slots.set(self._slots.running)
+        self._metrics.allocated.set(self._slots.allocated)
