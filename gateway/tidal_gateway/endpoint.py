@@ -11,6 +11,7 @@ from typing import Any, Final
 import tidal.errors
 from tidal_client.errors import RequestError
 from tidal_gateway.api.answers import HttpAnswer
+from tidal_gateway.api.overload import named_model, refuse_full
 from tidal_gateway.api.request import ApiRequest
 from tidal_gateway.api.routes import RouteEntry
 from tidal_gateway.api.shapes import error_answer, error_event
@@ -85,8 +86,13 @@ class Endpoint:
             try:
                 body = b""
                 if self._route.method == "POST":
+                    full = self._gateway.pool.lanes.full
+                    if full:
+                        refuse_full(self._gateway, exchange, key, scope.get("path_params", {}).get("model", ""))
                     settings = self._gateway.settings
                     body = await read_body(scope, receive, headers, settings.max_body_bytes, settings.body_timeout_s)
+                    if full:
+                        refuse_full(self._gateway, exchange, key, named_model(body))
                 request = ApiRequest(self._gateway, exchange, key, headers, body, scope.get("path_params", {}))
                 unwatch = _watch(scope, exchange)
                 try:

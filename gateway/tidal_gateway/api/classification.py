@@ -24,7 +24,8 @@ from tidal_gateway.api.rows import infer_rows
 from tidal_gateway.errors import invalid
 from tidal_gateway.upstream.models import Use
 
-_OUTPUTS: Final = ("label", "probabilities")
+#: Outputs that an answer is written from.
+OUTPUTS: Final = ("label", "probabilities")
 _FILES: Final = ("image", "file", "input")
 
 
@@ -90,7 +91,7 @@ async def classify(request: ApiRequest) -> HttpAnswer:
     if pairs and len(pairs) < len(inputs):
         raise invalid("field 'input' mixes texts and pairs of texts; send them in two requests", "input")
     target = await request.target(body.model, Use.TEXT_CLASSIFICATION, options.get("task"))
-    found = await classify_texts(request, target, texts, pairs or None, "input", options, _OUTPUTS)
+    found = await classify_texts(request, target, texts, pairs or None, "input", options, OUTPUTS)
     return await _answer(request, body.model, target, found, top_k)
 
 
@@ -135,7 +136,7 @@ async def _answer_images(
     request: ApiRequest, model: str, images: Sequence[bytes], options: dict[str, Parameter], top_k: int | None
 ) -> HttpAnswer:
     target = await request.target(model, Use.IMAGE_CLASSIFICATION, options.get("task"))
-    found = await infer_rows(request, target, {"image": bytes_column(images)}, _OUTPUTS, options)
+    found = await infer_rows(request, target, {"image": bytes_column(images)}, OUTPUTS, options)
     return await _answer(request, model, target, found, top_k)
 
 

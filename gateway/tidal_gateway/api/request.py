@@ -75,9 +75,7 @@ class ApiRequest:
         """Whether the key may use a model or a task."""
         return self.key is None or self.key.allows(model, task)
 
-    async def target(
-        self, name: str, use: Use | None = None, task: object = None, *, call: bool = True
-    ) -> ModelTarget:
+    async def target(self, name: str, use: Use | None = None, task: object = None, *, call: bool = True) -> ModelTarget:
         """Return the model that a request names.
 
         Args:

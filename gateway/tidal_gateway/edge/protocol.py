@@ -11,15 +11,7 @@ from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from tidal_gateway.edge.exchange import (
-    ABORT_KEY,
-    BROKEN_KEY,
-    COMPLETE_KEY,
-    FLOW_KEY,
-    WATCH_KEY,
-    Exchange,
-    request_id,
-)
+from tidal_gateway.edge.exchange import ABORT_KEY, BROKEN_KEY, COMPLETE_KEY, FLOW_KEY, WATCH_KEY, Exchange, request_id
 from tidal_gateway.errors import Refusal
 from tidal_gateway.settings import GatewaySettings
 

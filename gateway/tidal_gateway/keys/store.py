@@ -44,7 +44,9 @@ class KeyEntry(BaseModel):
     @property
     def limited(self) -> bool:
         """Whether its requests have to be counted."""
-        return not (self.requests_per_minute is None and self.tokens_per_minute is None and self.max_concurrency is None)
+        return any(
+            each is not None for each in (self.requests_per_minute, self.tokens_per_minute, self.max_concurrency)
+        )
 
     def allows(self, model: str, task: str) -> bool:
         """Whether the key may use a model, or a task of it; `encoder` covers all tasks of `encoder`."""

@@ -49,12 +49,16 @@ class Lanes:
         limit: Maximum number of outstanding requests of one model in all workers.
         table: File that `create_lane_table` created; None for a single worker.
         workers: Number of workers.
+
+    Attributes:
+        full: Models that refused the last request to them.
     """
 
     def __init__(self, limit: int, table: Path | None = None, workers: int = 1) -> None:
         self._limit, self._workers = limit, workers
         self._table = None if table is None else WorkerTable(table, _ROWS, _NO_VALUES)
         self._lanes: dict[str, _Lane] = {}
+        self.full: set[str] = set()
 
     def outstanding(self) -> dict[str, int]:
         """Number of outstanding requests of this worker by model."""
@@ -105,7 +109,10 @@ class Lanes:
         count = self._count(lane)
         if count * 2 >= self._limit:
             lane.rate.pressed(time.monotonic())
-        if count >= self._limit:
+        if count < self._limit:
+            self.full.discard(model)
+        else:
+            self.full.add(model)
             raise self._overloaded(
                 lane,
                 self._limit,
