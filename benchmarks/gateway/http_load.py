@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are no instances of asyncio's class.
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the request without an answer, or end its stream."""
@@ -85,11 +85,15 @@ class Connection(asyncio.Protocol):
             self._received = b""
             self._waiting.set_result((status, body))
 
-    async def send(self, content: bytes) -> tuple[int, bytes]:
-        """Send a request and return status and body of its answer, which has a `Content-Length`."""
+    def begin(self, content: bytes) -> asyncio.Future[tuple[int, bytes]]:
+        """Send a request; the result is status and body of its answer, which has a `Content-Length`."""
         self._waiting = asyncio.get_running_loop().create_future()
         self._transport.write(content)
-        return await self._waiting
+        return self._waiting
+
+    async def send(self, content: bytes) -> tuple[int, bytes]:
+        """Send a request and return status and body of its answer, which has a `Content-Length`."""
+        return await self.begin(content)
 
     async def stream(self, content: bytes, end: bytes) -> tuple[int, float]:
         """Send a request; return the number of events, and when `end` arrived, by `time.monotonic()`."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from benchmarks.gateway import free_engine, models
 from benchmarks.gateway.http_load import Connection, LoadResult, Request, closed_loop, percentile
 from benchmarks.gateway.proxies import Proxy
+from tidal_gateway.api import classification, embeddings
+from tidal_gateway.api.rows import TOKENS
 
 GATEWAY, DIRECT, LITELLM = "tidal gateway", "Triton's HTTP", "LiteLLM"
 CONCURRENCIES = (1, 8, 64)
@@ -63,7 +65,7 @@ def in_turns(systems: Iterable[str], turn: int) -> list[str]:
 
 
 def unary(proxy: Proxy, direct: str) -> dict[str, dict[str, Request]]:
-    """Return the same request to the gateway and to Triton, by use.
+    """Return the same request to the gateway and to Triton, by use: both ask the model for the same outputs.
 
     Args:
         proxy: The gateway.
@@ -81,11 +83,11 @@ def unary(proxy: Proxy, direct: str) -> dict[str, dict[str, Request]]:
     return {
         "classification": {
             GATEWAY: ask("/v1/classify", models.INTENT),
-            DIRECT: infer(models.INTENT, "label", "logits", "probabilities"),
+            DIRECT: infer(models.INTENT, *classification.OUTPUTS, TOKENS),
         },
         "embedding": {
             GATEWAY: ask("/v1/embeddings", models.EMBEDDER),
-            DIRECT: infer(models.EMBEDDER, "embedding"),
+            DIRECT: infer(models.EMBEDDER, *embeddings.OUTPUTS, TOKENS),
         },
     }
 

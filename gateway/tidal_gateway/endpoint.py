@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, aclosing, contextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack, aclosing
 from typing import Any, Final
 
 import tidal.errors
 from tidal_client.errors import RequestError
 from tidal_gateway.api.answers import HttpAnswer
+from tidal_gateway.api.overload import named_model, refuse_full
 from tidal_gateway.api.request import ApiRequest
 from tidal_gateway.api.routes import RouteEntry
 from tidal_gateway.api.shapes import error_answer, error_event
 from tidal_gateway.edge.body import ClientDisconnected, read_body
-from tidal_gateway.edge.exchange import ABORT_KEY, DISCONNECTED, SCOPE_KEY, WATCH_KEY, Exchange
+from tidal_gateway.edge.exchange import ABORT_KEY, DISCONNECTED, FLOW_KEY, SCOPE_KEY, WATCH_KEY, Exchange
 from tidal_gateway.errors import Refusal, refusal_of
 from tidal_gateway.keys.store import KeyEntry
 from tidal_gateway.state import Gateway
@@ -74,22 +75,32 @@ class Endpoint:
                 exchange.status, exchange.code = DISCONNECTED, exchange.code or "client_disconnected"
 
     async def _answer(self, scope: Scope, exchange: Exchange, receive: Receive, send: Send) -> None:
-        sent = _Sender(send, exchange, self._gateway.settings.write_timeout_s)
+        sent = _Sender(send, exchange, scope.get(FLOW_KEY), self._gateway.settings.write_timeout_s)
         try:
             headers = decoded_headers(scope)
             key = self._authenticate(headers)
             exchange.key = "" if key is None else key.id
-            with ExitStack() as counted:
-                counted.enter_context(self._counted(key, exchange))
-                # A client that waits for the end may send its next request, to another worker, before this block ends.
-                sent.before_end = counted.close
+            uncount = self._count(key, exchange)
+            # A client that waits for the end may send its next request, to another worker, before this block ends.
+            sent.before_end = uncount
+            try:
                 body = b""
                 if self._route.method == "POST":
+                    full = self._gateway.pool.lanes.full
+                    if full:
+                        refuse_full(self._gateway, exchange, key, scope.get("path_params", {}).get("model", ""))
                     settings = self._gateway.settings
                     body = await read_body(scope, receive, headers, settings.max_body_bytes, settings.body_timeout_s)
+                    if full:
+                        refuse_full(self._gateway, exchange, key, named_model(body))
                 request = ApiRequest(self._gateway, exchange, key, headers, body, scope.get("path_params", {}))
-                with _watched(scope, exchange):
+                unwatch = _watch(scope, exchange)
+                try:
                     await self._run(request, sent)
+                finally:
+                    unwatch()
+            finally:
+                uncount()
         except _ERRORS as error:
             await self._fail(refusal_of(error), exchange, sent)
         except asyncio.CancelledError:
@@ -133,17 +144,19 @@ class Endpoint:
             raise Refusal(401, "the API key is not known, or was revoked; use another one", code="invalid_api_key")
         return key
 
-    @contextmanager
-    def _counted(self, key: KeyEntry | None, exchange: Exchange) -> Iterator[None]:
+    def _count(self, key: KeyEntry | None, exchange: Exchange) -> Callable[[], None]:
+        """Count a request of a key until the returned function is called, the first time."""
         rates = self._gateway.rates
-        if key is None or rates is None:
-            yield
-            return
-        with rates.request(key):
-            try:
-                yield
-            finally:
-                rates.used(key, exchange.input_tokens + exchange.output_tokens)
+        if key is None or rates is None or not key.limited:
+            return _nothing
+        counted = ExitStack()
+        counted.enter_context(rates.request(key))
+        counted.callback(lambda: rates.used(key, exchange.input_tokens + exchange.output_tokens))
+        return counted.close
+
+
+def _nothing() -> None:
+    pass
 
 
 def _stopping(begun: bool) -> Refusal:
@@ -152,10 +165,17 @@ def _stopping(begun: bool) -> Refusal:
 
 
 class _Sender:
-    """Sends one response."""
+    """Sends one response.
 
-    def __init__(self, send: Send, exchange: Exchange, timeout_s: float) -> None:
-        self._send, self._exchange, self._timeout_s = send, exchange, timeout_s
+    Args:
+        send: ASGI's `send`.
+        exchange: What is known of the request.
+        flow: Flow control of the connection; None if it is not known.
+        timeout_s: Longest time that a part waits for the client to read, in seconds.
+    """
+
+    def __init__(self, send: Send, exchange: Exchange, flow: Any, timeout_s: float) -> None:
+        self._send, self._exchange, self._flow, self._timeout_s = send, exchange, flow, timeout_s
         self.begun = False
         self.before_end: Callable[[], None] | None = None
 
@@ -168,7 +188,7 @@ class _Sender:
         self._exchange.status = answer.status
         self._begin()
         self._finish()
-        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await self._in_time({"type": "http.response.start", "status": answer.status, "headers": headers})
         await self._in_time({"type": "http.response.body", "body": answer.content})
 
     async def event(self, content: bytes) -> None:
@@ -176,7 +196,7 @@ class _Sender:
             self._begin()
             self._exchange.status = 200
             self._exchange.first_part_s = self._exchange.elapsed_s()
-            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
+            await self._in_time({"type": "http.response.start", "status": 200, "headers": _EVENT_HEADERS})
         await self._in_time({"type": "http.response.body", "body": content, "more_body": True})
 
     async def end(self) -> None:
@@ -196,6 +216,9 @@ class _Sender:
             self._exchange.trace.answer_begins()
 
     async def _in_time(self, message: Any) -> None:
+        if self._flow is not None and not self._flow.write_paused:  # without a timer, which takes 5 µs
+            await self._send(message)
+            return
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._send(message)
@@ -203,9 +226,13 @@ class _Sender:
             raise SlowReader from None
 
 
-@contextmanager
-def _watched(scope: Scope, exchange: Exchange) -> Iterator[None]:
-    """Cancel the current task when the client disconnects before the block ends, if the connection can say so."""
+def _watch(scope: Scope, exchange: Exchange) -> Callable[[], None]:
+    """Cancel the current task when the client disconnects, until the returned function is called.
+
+    Only a connection that reports its end does so.
+    """
+    if WATCH_KEY not in scope:
+        return _nothing
     task = asyncio.current_task()
     assert task is not None
 
@@ -214,12 +241,8 @@ def _watched(scope: Scope, exchange: Exchange) -> Iterator[None]:
             exchange.disconnected = True
             task.cancel()
 
-    end = scope[WATCH_KEY](lost) if WATCH_KEY in scope else None
-    try:
-        yield
-    finally:
-        if end is not None:
-            end()
+    unwatch: Callable[[], None] = scope[WATCH_KEY](lost)
+    return unwatch
 
 
 def decoded_headers(scope: Scope) -> dict[str, str]:

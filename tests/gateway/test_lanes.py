@@ -45,6 +45,22 @@ class TestLanes:
                 with pytest.raises(Unavailable), lanes.lane("m"):
                     raise Unavailable("the deadline of 5 ms passed")
 
+    def test_a_check_refuses_what_a_lane_would_refuse_and_counts_nothing(self) -> None:
+        lanes = Lanes(2)
+        lanes.check("m")
+        with contextlib.ExitStack() as held:
+            for _ in range(2):
+                lanes.check("m")
+                held.enter_context(lanes.lane("m"))
+            assert lanes.full == set()
+            for _ in range(3):
+                with pytest.raises(Refusal, match="'m' has 2 outstanding requests"):
+                    lanes.check("m")
+                lanes.check("other")
+            assert (lanes.outstanding(), lanes.full) == ({"m": 2}, {"m"})
+        lanes.check("m")
+        assert (lanes.outstanding(), lanes.full) == ({"m": 0}, set())
+
     def test_the_wait_does_not_hang_on_the_load_of_before(self) -> None:
         """A request a second for an hour says nothing about how fast a long queue drains."""
         lanes, now = Lanes(100), 0.0

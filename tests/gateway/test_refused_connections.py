@@ -129,6 +129,13 @@ def test_a_refusal_has_the_shape_of_the_api_of_its_path(limited: RunningGateway,
         assert message in sentence(path, document)
 
 
+def test_a_head_that_does_not_arrive_behind_another_request_is_refused_too(limited: RunningGateway) -> None:
+    with connected(limited) as connection:
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n" + LINE)
+        found = read_to_end(connection)
+    assert re.findall(rb"HTTP/1.1 (\d+)", found) == [b"200", b"408"]
+
+
 def test_an_id_that_was_sent_is_kept(limited: RunningGateway) -> None:
     with connected(limited) as connection:
         connection.sendall(LINE + b"x-request-id: mine\r\na: " + b"x" * 4000 + b"\r\n\r\n")

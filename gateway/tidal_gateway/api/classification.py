@@ -24,7 +24,8 @@ from tidal_gateway.api.rows import infer_rows
 from tidal_gateway.errors import invalid
 from tidal_gateway.upstream.models import Use
 
-_OUTPUTS: Final = ("label", "logits", "probabilities")
+#: Outputs that an answer is written from.
+OUTPUTS: Final = ("label", "probabilities")
 _FILES: Final = ("image", "file", "input")
 
 
@@ -85,13 +86,12 @@ async def classify(request: ApiRequest) -> HttpAnswer:
         if len(images) < len(inputs):
             raise invalid("field 'input' mixes texts and images; send them in two requests", "input")
         return await _answer_images(request, body.model, images, options, top_k)
-    rows = [TextInput(text=each, pair=None) if isinstance(each, str) else each for each in inputs]
-    texts = [each.text for each in rows if isinstance(each, TextInput)]
-    pairs = [each.pair for each in rows if isinstance(each, TextInput) and each.pair is not None]
-    if pairs and len(pairs) < len(rows):
+    texts = [each.text if isinstance(each, TextInput) else each for each in inputs if not isinstance(each, ImageInput)]
+    pairs = [each.pair for each in inputs if isinstance(each, TextInput) and each.pair is not None]
+    if pairs and len(pairs) < len(inputs):
         raise invalid("field 'input' mixes texts and pairs of texts; send them in two requests", "input")
     target = await request.target(body.model, Use.TEXT_CLASSIFICATION, options.get("task"))
-    found = await classify_texts(request, target, texts, pairs or None, "input", options)
+    found = await classify_texts(request, target, texts, pairs or None, "input", options, OUTPUTS)
     return await _answer(request, body.model, target, found, top_k)
 
 
@@ -102,12 +102,13 @@ async def classify_texts(
     pairs: Sequence[str] | None,
     field: str,
     options: dict[str, Parameter],
+    outputs: Sequence[str],
 ) -> dict[str, Array]:
-    """Return the outputs `label` [texts, 1], `logits` and `probabilities` of texts or pairs of texts."""
+    """Return outputs of texts or pairs of texts, such as `label` [texts, 1] and `probabilities` [texts, labels]."""
     columns = {"text_input": text_column(field, texts)}
     if pairs is not None:
         columns["text_pair"] = text_column(field, pairs)
-    return await infer_rows(request, target, columns, _OUTPUTS, options)
+    return await infer_rows(request, target, columns, outputs, options)
 
 
 async def _classify_form(request: ApiRequest) -> HttpAnswer:
@@ -135,7 +136,7 @@ async def _answer_images(
     request: ApiRequest, model: str, images: Sequence[bytes], options: dict[str, Parameter], top_k: int | None
 ) -> HttpAnswer:
     target = await request.target(model, Use.IMAGE_CLASSIFICATION, options.get("task"))
-    found = await infer_rows(request, target, {"image": bytes_column(images)}, _OUTPUTS, options)
+    found = await infer_rows(request, target, {"image": bytes_column(images)}, OUTPUTS, options)
     return await _answer(request, model, target, found, top_k)
 
 
@@ -182,7 +183,7 @@ async def _answer(
         each: dict[str, Any] = {"object": "classification", "index": row, "label": bytes(label).decode()}
         if "probabilities" in found:
             probabilities = np.ascontiguousarray(found["probabilities"][row], np.float32)
-            each |= {"score": float(probabilities.max()), "probs": probabilities, "num_classes": len(probabilities)}
+            each |= {"score": max(probabilities.tolist()), "probs": probabilities, "num_classes": len(probabilities)}
         if ranked is not None:
             each["labels"] = [{"label": name, "score": score} for name, score in ranked[row][:top_k]]
         data.append(each)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from pydantic import Field, StrictInt, StrictStr
@@ -17,6 +17,8 @@ from tidal_gateway.api.request import ApiRequest, ModelTarget
 from tidal_gateway.api.rows import infer_rows
 from tidal_gateway.upstream.models import Use
 
+#: Outputs that an answer is written from.
+OUTPUTS: Final = ("embedding",)
 Tokens = list[StrictInt]
 #: One text, texts, the token ids of one text, or those of several.
 Inputs = StrictStr | Annotated[list[StrictStr], Field(min_length=1)] | Tokens | list[Tokens]
@@ -67,7 +69,7 @@ async def embed(
         options: Parameters of the request.
     """
     columns = input_columns(request, target, inputs, field)
-    found = await infer_rows(request, target, columns, ["embedding"], options)
+    found = await infer_rows(request, target, columns, OUTPUTS, options)
     return np.ascontiguousarray(found["embedding"], np.float32)
 
 

@@ -44,7 +44,7 @@ async def ready(request: ApiRequest) -> HttpAnswer:
 
 async def model_ready(request: ApiRequest) -> HttpAnswer:
     """Whether a server is ready to serve a model."""
-    target = await request.target(request.path["model"])
+    target = await request.target(request.path["model"], call=False)
     version = request.path.get("version", "")
     if version and version not in target.facts.versions:
         versions = ", ".join(target.facts.versions)
@@ -78,7 +78,7 @@ async def model_statistics(request: ApiRequest) -> HttpAnswer:
 
 
 async def _described(request: ApiRequest, what: str) -> HttpAnswer:
-    target = await request.target(request.path["model"])
+    target = await request.target(request.path["model"], call=False)
     version = request.path.get("version", "")
     for each in request.gateway.pool.servers:
         if each.serves(target.name):

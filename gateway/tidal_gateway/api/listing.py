@@ -20,7 +20,7 @@ async def models(request: ApiRequest) -> HttpAnswer:
 async def model(request: ApiRequest) -> HttpAnswer:
     """Describe one model or task."""
     name = request.path["model"]
-    target = await request.target(name)
+    target = await request.target(name, call=False)
     if not target.task:
         return json_answer(_model_row(request, target.facts))
     found = [row for row in _rows(request, target.facts) if row["id"] == name]

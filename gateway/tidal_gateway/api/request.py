@@ -75,16 +75,17 @@ class ApiRequest:
         """Whether the key may use a model or a task."""
         return self.key is None or self.key.allows(model, task)
 
-    async def target(self, name: str, use: Use | None = None, task: object = None) -> ModelTarget:
+    async def target(self, name: str, use: Use | None = None, task: object = None, *, call: bool = True) -> ModelTarget:
         """Return the model that a request names.
 
         Args:
             name: Name of the model, or ``model/task``.
             use: Use that the model has to support; None for any.
             task: Option `task` of the request; None for none.
+            call: Whether the request calls the model, which is refused here if too many requests are outstanding.
 
         Raises:
-            Refusal: The key may not use it, no server has it, or it cannot do that.
+            Refusal: The key may not use it, no server has it, it cannot do that, or its queue is full.
         """
         model, _, own_task = name.partition("/")
         if task is not None and own_task and task != own_task:
@@ -101,6 +102,8 @@ class ApiRequest:
         if use is not None and use not in facts.uses:
             able = [each.name for each in self.gateway.pool.models() if use in each.uses and self.allows(each.name)]
             raise invalid(f"model '{model}' is not for {use}; models that are: {', '.join(able) or 'none'}", "model")
+        if call:
+            self.gateway.pool.lanes.check(facts.name)
         return ModelTarget(facts, wanted)
 
     async def default_target(self, name: str | None, default: str | None, use: Use, task: object) -> ModelTarget:

@@ -34,12 +34,14 @@ async def infer_rows(
     """
     wanted = [name for name in (*outputs, TOKENS) if name in target.facts.outputs]
     rows = len(next(iter(columns.values())))
-    parts = await all_of(
-        [request.infer(target, cut(columns, each), wanted, options) for each in row_slices(target.facts, rows)]
-    )
-    found = {name: joined(parts, name) for name in wanted}
+    slices = list(row_slices(target.facts, rows))
+    if len(slices) == 1:
+        found = await request.infer(target, columns, wanted, options)
+    else:
+        parts = await all_of([request.infer(target, cut(columns, each), wanted, options) for each in slices])
+        found = {name: joined(parts, name) for name in wanted}
     if TOKENS in found:
-        request.exchange.input_tokens += int(found[TOKENS].sum())
+        request.exchange.input_tokens += sum(found[TOKENS].ravel().tolist())
     elif "input_ids" in columns:
         mask = columns.get("attention_mask")
         request.exchange.input_tokens += int(columns["input_ids"].size if mask is None else mask.sum())

@@ -96,8 +96,10 @@ async def tei_predict(request: ApiRequest) -> HttpAnswer:
     if len({len(row) for row in pairs}) > 1:
         raise invalid("field 'inputs' mixes texts and pairs of texts; send them in two requests", "inputs")
     seconds = [row[1] for row in pairs] if len(pairs[0]) == 2 else None
-    found = await classify_texts(request, target, [row[0] for row in pairs], seconds, "inputs", options)
-    values = np.asarray(found["logits" if body.raw_scores else "probabilities"])
+    scores = "logits" if body.raw_scores else "probabilities"
+    texts = [row[0] for row in pairs]
+    found = await classify_texts(request, target, texts, seconds, "inputs", options, ("label", scores))
+    values = np.asarray(found[scores])
     ranked = await ranked_labels(request, target, found, values)
     if ranked is None:
         ranked = [

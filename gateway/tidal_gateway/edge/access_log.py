@@ -1,4 +1,4 @@
-"""The access log: one line of JSON per request, written by a thread in batches."""
+"""The access log: one line of JSON per request, formatted and written by a thread in batches."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ def log_target(text: str) -> str:
     return descriptor_target(sys.stdout.fileno()) if text == "-" else str(check_file(Path(text)))
 
 
-def log_line(exchange: Exchange, wall_s: float) -> bytes:
+def log_line(exchange: Exchange, wall_s: float, ms: float) -> bytes:
     """Return the line of a request, with a newline. It has no key, header, text or address of a model's file.
 
     Args:
         exchange: Answered request.
         wall_s: Time of the answer, in seconds since 1970.
+        ms: Time from the arrival of the request to the answer, in milliseconds.
     """
     fields: dict[str, Any] = {
         "time": datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -45,7 +46,7 @@ def log_line(exchange: Exchange, wall_s: float) -> bytes:
         "method": exchange.method,
         "path": exchange.path[:_MAX_CHARS],
         "status": exchange.status,
-        "ms": round(exchange.elapsed_s() * 1e3, 3),
+        "ms": round(ms, 3),
     }
     optional: dict[str, Any] = {
         "code": exchange.code,
@@ -78,29 +79,31 @@ class AccessLog:
 
     def __init__(self, target: str) -> None:
         self._target = LogTarget(target)
-        self._lines: list[bytes] = []
+        # Answered requests, with the times of their lines.
+        self._waiting: list[tuple[Exchange, float, float]] = []
         self.dropped = 0
 
     def write(self, exchange: Exchange) -> None:
         """Log an answered request; returns at once."""
-        if len(self._lines) >= _CAPACITY:
+        if len(self._waiting) >= _CAPACITY:
             self.dropped += 1
             return
-        self._lines.append(log_line(exchange, time.time()))
+        self._waiting.append((exchange, time.time(), exchange.elapsed_s() * 1e3))
 
     async def run(self) -> None:
         """Write lines until the task is cancelled."""
         while True:
             await asyncio.sleep(_COLLECT_S)
-            if self._lines:
+            if self._waiting:
                 await asyncio.to_thread(self.flush)
 
     def flush(self) -> None:
         """Write the lines that wait."""
-        lines, self._lines = self._lines, []
+        waiting, self._waiting = self._waiting, []
         chunk: list[bytes] = []
         size = 0
-        for line in lines:
+        for exchange, wall_s, ms in waiting:
+            line = log_line(exchange, wall_s, ms)
             if chunk and size + len(line) > self._target.max_bytes:
                 self._append(chunk)
                 chunk, size = [], 0

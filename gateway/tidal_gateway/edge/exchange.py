@@ -19,6 +19,10 @@ ABORT_KEY: Final = "tidal.abort"
 WATCH_KEY: Final = "tidal.watch"
 #: Place of a mark in an ASGI scope: the rest of the body is not valid HTTP and does not arrive.
 BROKEN_KEY: Final = "tidal.broken"
+#: Place of the connection's flow control in an ASGI scope: `send` waits only while its `write_paused` is true.
+FLOW_KEY: Final = "tidal.flow"
+#: Place of a mark in an ASGI scope: the whole body has arrived, so that `receive` does not wait for it.
+COMPLETE_KEY: Final = "tidal.complete"
 #: Status in log and metrics of a request whose client disconnected before the answer; such a client sees none.
 DISCONNECTED: Final = 499
 

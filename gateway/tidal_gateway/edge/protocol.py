@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from tidal_gateway.edge.exchange import ABORT_KEY, BROKEN_KEY, WATCH_KEY, Exchange, request_id
+from tidal_gateway.edge.exchange import ABORT_KEY, BROKEN_KEY, COMPLETE_KEY, FLOW_KEY, WATCH_KEY, Exchange, request_id
 from tidal_gateway.errors import Refusal
 from tidal_gateway.settings import GatewaySettings
 
@@ -135,6 +135,8 @@ class LimitedProtocol(HttpToolsProtocol):
             # The parser keeps a header that is not complete.
             self._header_bytes += len(data)
             self._check_headers()
+            if self._timer is None and not self._refused:
+                self._start_timer()
         if self._timer is None and self._is_idle() and self.timeout_keep_alive_task is None:
             # Bytes that begin no request, which have ended the wait of an idle connection.
             self._start_timer()
@@ -151,11 +153,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self.cycle.message_event.set()
 
     def on_message_begin(self) -> None:
-        """Begin to count and wait for the headers of the next request."""
+        """Begin to count the headers of the next request. A timer starts only if they arrive in several parts."""
         super().on_message_begin()
         self._header_bytes, self._in_headers = 0, True
         self.scope[ABORT_KEY] = self.transport.abort  # type: ignore[typeddict-unknown-key]
-        self._start_timer()
+        self.scope[FLOW_KEY] = self.flow  # type: ignore[typeddict-unknown-key]
+        self._stop_timer()
+        self._began = time.monotonic()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header."""
@@ -187,6 +191,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Pass the end of the body on."""
         if self._refused:
             return
+        self.scope[COMPLETE_KEY] = True  # type: ignore[typeddict-unknown-key]
         super().on_message_complete()
         if self._is_idle() and self._timer is not None:  # a body of which the answer did not wait for the end
             self._stop_timer()

@@ -70,7 +70,7 @@ class RateTable:
         Raises:
             Refusal: The key has used up its requests or tokens of this minute, or has too many requests in flight.
         """
-        if key.requests_per_minute is None and key.tokens_per_minute is None and key.max_concurrency is None:
+        if not key.limited:
             yield
             return
         row = self._enter(key)

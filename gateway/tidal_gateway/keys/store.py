@@ -41,6 +41,13 @@ class KeyEntry(BaseModel):
     tokens_per_minute: int | None = Field(None, ge=1)
     max_concurrency: int | None = Field(None, ge=1)
 
+    @property
+    def limited(self) -> bool:
+        """Whether its requests have to be counted."""
+        return any(
+            each is not None for each in (self.requests_per_minute, self.tokens_per_minute, self.max_concurrency)
+        )
+
     def allows(self, model: str, task: str) -> bool:
         """Whether the key may use a model, or a task of it; `encoder` covers all tasks of `encoder`."""
         if not self.models:

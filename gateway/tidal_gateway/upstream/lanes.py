@@ -49,12 +49,16 @@ class Lanes:
         limit: Maximum number of outstanding requests of one model in all workers.
         table: File that `create_lane_table` created; None for a single worker.
         workers: Number of workers.
+
+    Attributes:
+        full: Models that refused the last request to them.
     """
 
     def __init__(self, limit: int, table: Path | None = None, workers: int = 1) -> None:
         self._limit, self._workers = limit, workers
         self._table = None if table is None else WorkerTable(table, _ROWS, _NO_VALUES)
         self._lanes: dict[str, _Lane] = {}
+        self.full: set[str] = set()
 
     def outstanding(self) -> dict[str, int]:
         """Number of outstanding requests of this worker by model."""
@@ -64,6 +68,16 @@ class Lanes:
         """Close the table."""
         if self._table is not None:
             self._table.close()
+
+    def check(self, model: str) -> None:
+        """Refuse a request that `lane` would refuse now, before anything is computed for it.
+
+        Raises:
+            Refusal: The model has too many outstanding requests.
+        """
+        lane = self._lanes.get(model)
+        if lane is not None:
+            self._check(model, lane)
 
     @contextmanager
     def lane(self, model: str) -> Iterator[None]:
@@ -75,16 +89,7 @@ class Lanes:
         lane = self._lanes.get(model)
         if lane is None:
             lane = self._lanes[model] = _Lane(self._row(model))
-        count = self._count(lane)
-        if count * 2 >= self._limit:
-            lane.rate.pressed(time.monotonic())
-        if count >= self._limit:
-            raise self._overloaded(
-                lane,
-                self._limit,
-                f"model '{model}' has {count} outstanding requests; accepted are up to max_outstanding, "
-                f"{self._limit}: send the request again later",
-            )
+        self._check(model, lane)
         self._add(lane, 1)
         drained = True
         try:
@@ -99,6 +104,21 @@ class Lanes:
             self._add(lane, -1)
             if drained:
                 lane.rate.answered(time.monotonic())
+
+    def _check(self, model: str, lane: _Lane) -> None:
+        count = self._count(lane)
+        if count * 2 >= self._limit:
+            lane.rate.pressed(time.monotonic())
+        if count < self._limit:
+            self.full.discard(model)
+        else:
+            self.full.add(model)
+            raise self._overloaded(
+                lane,
+                self._limit,
+                f"model '{model}' has {count} outstanding requests; accepted are up to max_outstanding, "
+                f"{self._limit}: send the request again later",
+            )
 
     def _count(self, lane: _Lane) -> int:
         return lane.count if self._table is None or lane.row is None else self._table.total(lane.row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 #: Backend of the models that run one engine for another model; clients do not call them.
@@ -37,7 +38,7 @@ def uses_of_task(task: str) -> frozenset[Use] | None:
     return None if task in ("", "auto") else frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ModelFacts:
     """A model as a server describes it.
 
@@ -66,7 +67,7 @@ class ModelFacts:
         """Whether only other models call it."""
         return self.backend in _INTERNAL_BACKENDS
 
-    @property
+    @cached_property
     def uses(self) -> frozenset[Use]:
         """What the model can be used for, by its inputs and outputs."""
         known = uses_of_task(self.task)

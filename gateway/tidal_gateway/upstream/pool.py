@@ -202,14 +202,11 @@ class ServerPool:
     async def _server(self, request: Outgoing) -> Server:
         """Choose a server for a request; wait, within its deadline, until one has the model."""
         while True:
-            able = {each.address: each for each in self.servers if each.serves(request.model)}
-            candidates = [Candidate(address, len(each.calls)) for address, each in able.items()]
-            chosen = choose(candidates, self._choices, request.affinity)
+            chosen = self._choose(request)
             if chosen is not None:
-                self._choices += 1
                 if request.retries:
                     request.shorten()
-                return able[chosen.address]
+                return chosen
             if not any(each.expects(request.model) for each in self.servers):
                 raise self._missing(request.model)
             self._available.clear()
@@ -220,6 +217,15 @@ class ServerPool:
                 raise Unavailable(
                     f"model '{request.model}' did not become available on any server in time; send the request again"
                 ) from None
+
+    def _choose(self, request: Outgoing) -> Server | None:
+        able = [each for each in self.servers if each.serves(request.model)]
+        if len(able) < 2:
+            return able[0] if able else None
+        candidates = [Candidate(each.address, len(each.calls)) for each in able]
+        chosen = choose(candidates, self._choices, request.affinity)
+        self._choices += 1
+        return None if chosen is None else able[candidates.index(chosen)]
 
     def _missing(self, name: str, allows: Callable[[str], bool] | None = None) -> Refusal:
         """Return the refusal of a request to a model that no server has."""
