@@ -152,15 +152,25 @@ def answer_or_none(
 ) -> tuple[int, int] | None:
     """First character of the likeliest answer and the one after its last, or None if no answer is likelier.
 
-    Compares every span in turn. As in the pipeline of transformers, the likeliest spans of one text add up, and the
-    first token, which stands for no answer, takes part in the probabilities.
-
     Args:
         values: Logits of starts and ends [tokens, 2].
         encoded: Encoding of the question and the context by a fast tokenizer of transformers.
         context: The context.
         longest: Number of tokens of the longest answer.
         impossible: Whether a question may have no answer.
+    """
+    answers, none = answer_chances(values, encoded, context, longest)
+    best = max(answers, key=answers.__getitem__, default=None)
+    return None if best is None or (impossible and none >= answers[best]) else best
+
+
+def answer_chances(
+    values: FloatArray, encoded: Any, context: str, longest: int = 15
+) -> tuple[dict[tuple[int, int], float], float]:
+    """Probabilities of the likeliest answers, by their first character and the one after the last, and of no answer.
+
+    Compares every span in turn. As in the pipeline of transformers, the likeliest spans of one text add up, and the
+    first token, which stands for no answer, takes part in the probabilities. Arguments as of `answer_or_none`.
     """
     words, parts = encoded.word_ids(0), encoded.sequence_ids(0)
     allowed = [token for token, part in enumerate(parts) if part == 1]
@@ -178,6 +188,4 @@ def answer_or_none(
         text = context[start:stop].lower()
         texts[text] = texts.get(text, 0.0) + chance
         places.setdefault(text, (start, stop))
-    best = max(texts, key=texts.__getitem__, default=None)
-    none = chances[0, 0] * chances[0, 1]
-    return None if best is None or (impossible and none >= texts[best]) else places[best]
+    return {place: texts[text] for text, place in places.items()}, float(chances[0, 0] * chances[0, 1])

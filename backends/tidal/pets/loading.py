@@ -23,8 +23,8 @@ from tidal.pets.policies import PetsScheduler
 from tidal.pets.policies.merging import MergeRule
 from tidal.pets.service import PetsService
 from tidal.pets.terms import TaskTerms
-from tidal.service import Service, ServiceContext
 from tidal.pets.texts import TaskTexts
+from tidal.service import Service, ServiceContext
 from tidal.tasks.folder import tasks_folder
 
 

@@ -36,14 +36,10 @@ class TaskTexts:
         InvalidArgument: `stride` does not fit `truncate` or the maximum length.
     """
 
-    def __init__(
-        self, file: Path, max_length: int, *, truncate: Truncation = False, stride: int | None = None
-    ) -> None:
+    def __init__(self, file: Path, max_length: int, *, truncate: Truncation = False, stride: int | None = None) -> None:
         check_stride(max_length, truncate, stride)
         self.tokenizer = TextTokenizer(file, max_length, truncate=truncate is True)
-        cutters = {
-            name: task_cutter(name, max_length, truncate, stride) for name in HEADS if name in TASKS
-        }
+        cutters = {name: task_cutter(name, max_length, truncate, stride) for name in HEADS if name in TASKS}
         longest = max(filter(None, map(longest_text, cutters.values())), default=None)
         whole = self.tokenizer if longest is None else TextTokenizer(file, max_length, longest=longest)
         by_offsets = {

@@ -39,9 +39,7 @@ def answers(bench: Bench, rows: list[Row], ids: Any) -> list[Any]:
     outputs = bench.engine.run([bench.tasks[kind].task for kind, *_ in rows], ids, lengths, all_tokens=every)
     loaded = [bench.engine.add(TaskTerms(head)) for head in heads]
     own = [row[:length] for row, length in zip(ids, lengths, strict=True)]
-    found = [
-        computed(task.head, outputs, [row], lengths[[row]], [own[row]])[0] for row, task in enumerate(loaded)
-    ]
+    found = [computed(task.head, outputs, [row], lengths[[row]], [own[row]])[0] for row, task in enumerate(loaded)]
     for task in loaded:
         bench.engine.remove(task)
     return [value[:length] if value.ndim == 2 else value for value, length in zip(found, lengths, strict=True)]
@@ -111,9 +109,18 @@ def test_a_head_that_does_not_fit_its_task_is_refused(changed: dict[str, Any], m
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"weight": np.zeros((50, WIDTH), np.float32)}, r"\(50, 16\) and \(50,\); accepted for task fill-mask are \(0, 16"),
-        ({"bias": np.zeros(9, np.float32)}, r"\(0, 16\) and \(9,\); accepted for task fill-mask are \(0, 16\) and \(50,"),
-        ({"vocabulary": VocabularyHead.empty(FORM, 3)}, r"the layers before a head's scores have the shapes .*\(3, 3\)"),
+        (
+            {"weight": np.zeros((50, WIDTH), np.float32)},
+            r"\(50, 16\) and \(50,\); accepted for task fill-mask are \(0, 16",
+        ),
+        (
+            {"bias": np.zeros(9, np.float32)},
+            r"\(0, 16\) and \(9,\); accepted for task fill-mask are \(0, 16\) and \(50,",
+        ),
+        (
+            {"vocabulary": VocabularyHead.empty(FORM, 3)},
+            r"the layers before a head's scores have the shapes .*\(3, 3\)",
+        ),
         ({"settings": {}}, "the settings of task fill-mask are not valid: .*mask_id"),
     ],
 )

@@ -25,7 +25,12 @@ from tidal_client import Client, InvalidArgument
 
 pytestmark = pytest.mark.server
 
-TASKS = {"names": "token-classification", "vectors": "embedding", "answers": "question-answering", "mood": "classification"}
+TASKS = {
+    "names": "token-classification",
+    "vectors": "embedding",
+    "answers": "question-answering",
+    "mood": "classification",
+}
 # The default overlap of windows over tokens: half of the encoder's limit.
 OVERLAP = MAX_LENGTH // 2
 LONG, LONGER = " ".join(make_texts(6, seed=1)), " ".join(make_texts(14, seed=2))

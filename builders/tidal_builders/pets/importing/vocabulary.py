@@ -95,9 +95,7 @@ def vocabulary_head(task: str, model: Any, base: ImportBase, *folders: Path | No
     try:
         if read is None:
             raise AttributeError(f"model type {model.config.model_type}")
-        dense, norm, decoder, activation = (
-            each if isinstance(each, str) else _unwrapped(each) for each in read(model)
-        )
+        dense, norm, decoder, activation = (each if isinstance(each, str) else _unwrapped(each) for each in read(model))
         arrays = (dense.weight, dense.bias, norm.weight, norm.bias, decoder.weight)
     except AttributeError as error:
         raise Unsupported(
