@@ -78,10 +78,11 @@ def _scores(truth: Truth, head: Head, hidden: FloatArray) -> FloatArray:
     """Scores of all words for each token by torch, [tokens, words]."""
     layers = head.vocabulary
     assert layers is not None
-    activation = {
+    functions: dict[str, Any] = {
         "gelu": torch.nn.functional.gelu, "relu": torch.relu, "silu": torch.nn.functional.silu,
         "gelu_tanh": lambda values: torch.nn.functional.gelu(values, approximate="tanh"),
-    }[layers.form.activation]  # fmt: skip
+    }  # fmt: skip
+    activation = functions[layers.form.activation]
     own = {name: torch.from_numpy(array) for name, array in layers.arrays.items()}
     words = truth.model.get_input_embeddings().weight if layers.form.tied else torch.from_numpy(head.weight)
     with torch.no_grad():

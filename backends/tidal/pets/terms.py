@@ -128,7 +128,7 @@ class Head:
         """
         vocabulary = self.vocabulary
         if vocabulary is not None:
-            vocabulary = replace(vocabulary, **{name: array.copy() for name, array in vocabulary.arrays.items()})
+            vocabulary = vocabulary.with_arrays({name: array.copy() for name, array in vocabulary.arrays.items()})
         weight = words if self.tied and words is not None else self.weight.copy()
         return replace(self, weight=weight, bias=self.bias.copy(), vocabulary=vocabulary)
 

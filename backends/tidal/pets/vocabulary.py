@@ -14,7 +14,7 @@ from tidal.manifest import Strict
 
 FloatArray = npt.NDArray[np.float32]
 # Number of tokens whose scores of all words are in memory at once.
-_TOKENS = 64
+_TOKENS = 128
 # Abramowitz and Stegun, 7.1.26: an error of up to 1.5e-7.
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 _ERF_SCALE = 0.3275911
@@ -59,6 +59,14 @@ class VocabularyHead:
         """
         none = np.zeros(width, np.float32)
         return cls(form, np.zeros((width, width), np.float32), none, none, none)
+
+    def with_arrays(self, arrays: Mapping[str, FloatArray]) -> VocabularyHead:
+        """The same layers with other values.
+
+        Args:
+            arrays: Every array by its name.
+        """
+        return VocabularyHead(self.form, *(arrays[name] for name in ARRAYS))
 
     @property
     def arrays(self) -> dict[str, FloatArray]:
@@ -131,22 +139,23 @@ def sparse_weights(
         float32 [rows, words].
     """
 
-    def weight(found: FloatArray) -> FloatArray:
-        for _ in range(form.logarithms):
-            found = np.log1p(found)
-        return found
+    owners = np.repeat(np.arange(len(lengths)), lengths)  # row of each token
+    tokens = hidden[np.arange(hidden.shape[1]) < np.asarray(lengths)[:, None]]
+    total = np.zeros((len(lengths), form.words), np.float32)
+    for start in range(0, len(tokens), _TOKENS):
+        found = scores(tokens[start : start + _TOKENS])
+        rows, first = np.unique(owners[start : start + _TOKENS], return_index=True)
+        if form.pooling == "max":  # relu and logarithms are monotonic: they are taken of the maximum
+            total[rows] = np.maximum(total[rows], np.maximum.reduceat(found, first))
+        else:
+            total[rows] += np.add.reduceat(_logarithms(np.maximum(found, 0, out=found), form), first)
+    return _logarithms(total, form) if form.pooling == "max" else total
 
-    rows = []
-    for states, length in zip(hidden, lengths, strict=True):
-        total = np.zeros(form.words, np.float32)
-        for start in range(0, int(length), _TOKENS):
-            found = np.maximum(scores(states[start : min(start + _TOKENS, int(length))]), 0)
-            if form.pooling == "max":  # logarithms are monotonic: they are taken of the maximum
-                np.maximum(total, found.max(axis=0), out=total)
-            else:
-                total += weight(found).sum(axis=0)
-        rows.append(weight(total) if form.pooling == "max" else total)
-    return np.stack(rows)
+
+def _logarithms(weights: FloatArray, form: VocabularyForm) -> FloatArray:
+    for _ in range(form.logarithms):
+        np.log1p(weights, out=weights)
+    return weights
 
 
 def _gelu(values: FloatArray) -> FloatArray:

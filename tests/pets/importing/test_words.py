@@ -163,7 +163,9 @@ def test_refused_with_the_reason(tmp_path: Path) -> None:
     lora(tmp_path / "model", tmp_path / "lora")
     elsewhere = ImportBase(base.layers, base.info, str(tmp_path / "model"))
     moved = (tmp_path / "model").rename(tmp_path / "moved")
-    with pytest.raises(InvalidArgument, match=r"a task of fill-mask reads the head of the adapter's base.*--base-model"):
+    with pytest.raises(
+        InvalidArgument, match=r"a task of fill-mask reads the head of the adapter's base.*--base-model"
+    ):
         import_task(tmp_path / "lora", elsewhere, ImportOptions())
     assert import_task(tmp_path / "lora", elsewhere, ImportOptions(base_model=moved)).terms.head.task == "fill-mask"
     with pytest.raises(InvalidArgument, match="--labels a,b: a task of fill-mask has no labels"):

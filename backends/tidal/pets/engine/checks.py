@@ -100,7 +100,7 @@ def _head(head: Head, description: Description) -> Head:
                 f"{description.vocabulary}; import the task again"
             )
         arrays = {name: _floats(f"head {name}", array, array.shape) for name, array in vocabulary.arrays.items()}
-        vocabulary = replace(vocabulary, **arrays)
+        vocabulary = vocabulary.with_arrays(arrays)
     return replace(
         head,
         weight=_floats("head weight", head.weight, head.weight.shape),

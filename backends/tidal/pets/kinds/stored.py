@@ -123,7 +123,7 @@ def _read_head(parts: Mapping[str, Array], form: Head, base: BaseLayers) -> Head
     if vocabulary is not None:
         width = "the encoder's width"
         arrays = {part: tensors.values(f"{_BEFORE}{part}", own.shape, width) for part, own in vocabulary.arrays.items()}
-        vocabulary = replace(vocabulary, **arrays)
+        vocabulary = vocabulary.with_arrays(arrays)
     if left := tensors.left():
         raise tensors.refuse(left[0][:80], "is unknown; accepted are head/weight and head/bias")
     head = replace(form, weight=weight, bias=bias, vocabulary=vocabulary)

@@ -95,7 +95,8 @@ def vocabulary_head(task: str, model: Any, base: ImportBase, *folders: Path | No
     try:
         if read is None:
             raise AttributeError(f"model type {model.config.model_type}")
-        dense, norm, decoder, activation = (each if isinstance(each, str) else _unwrapped(each) for each in read(model))
+        layers = read(model)
+        dense, norm, decoder = map(_unwrapped, (layers.dense, layers.norm, layers.decoder))
         arrays = (dense.weight, dense.bias, norm.weight, norm.bias, decoder.weight)
     except AttributeError as error:
         raise Unsupported(
@@ -111,7 +112,7 @@ def vocabulary_head(task: str, model: Any, base: ImportBase, *folders: Path | No
     form = VocabularyForm(
         words=len(words),
         tied=tied,
-        activation=cast(Any, activation_name(activation)),
+        activation=cast(Any, activation_name(layers.activation)),
         epsilon=float(norm.eps),
         pooling=getattr(prepared.tail, "strategy", "max"),
         logarithms=2 if getattr(prepared.tail, "activation", "") == "log1p_relu" else 1,
