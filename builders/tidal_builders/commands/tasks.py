@@ -114,8 +114,8 @@ def add(
 
     To an encoder (kind pets):
 
-    - **peft**: LoRA with the head of its task_type (SEQ_CLS, TOKEN_CLS, QUESTION_ANS, FEATURE_EXTRACTION), or on a masked
-      language model; DoRA and changes of other weights are refused
+    - **peft**: LoRA with the head of its task_type (SEQ_CLS, TOKEN_CLS, QUESTION_ANS, FEATURE_EXTRACTION), or of a
+      masked language model; DoRA and changes of other weights are refused
     - **AdapterHub**: Houlsby's and Pfeiffer's adapters with their head
     - a **checkpoint** fine-tuned from the base: imported as BitFit if only biases and normalisations
       differ, else as the largest differences of its weights over the whole model: the fewest that keep its answers, or
