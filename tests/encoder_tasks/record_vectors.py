@@ -1,4 +1,4 @@
-"""Record what sentence-transformers computes for the models of `vector_cases`, and for all-MiniLM-L6-v2, in `vectors.json`.
+"""Record what sentence-transformers computes for the models of `vector_cases` and for all-MiniLM-L6-v2.
 
 pip install sentence-transformers && python -m tests.encoder_tasks.record_vectors
 """

@@ -1,4 +1,4 @@
-"""Embeddings and scores of source models, prepared as builds do, equal those that sentence-transformers has computed."""
+"""Embeddings and scores of source models, prepared as builds do, equal recorded ones of sentence-transformers."""
 
 from __future__ import annotations
 

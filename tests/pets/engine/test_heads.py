@@ -17,6 +17,7 @@ from testing.truth import KINDS, Exported, Truth, random_terms
 from tests.pets.engine.conftest import VOCABULARY, Bench
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.heads import POOLED, POOLINGS, HeadRows, check_head, computed, head_reads
+from tidal.pets.merging import unmerged
 from tidal.pets.opening import open_pets_engine
 from tidal.pets.terms import Head, TaskTerms
 from tidal.pets.vocabulary import VocabularyForm, VocabularyHead
@@ -154,6 +155,18 @@ def test_heads_for_words_have_the_bases_weights_or_their_own(
             np.testing.assert_allclose(found[row], wanted, atol=5 * TOLERANCE, rtol=1e-4)
         if name == "fill-mask":  # the fourth mask of the first row is beyond the head's limit
             assert (found.reshape(3, 3, -1) != 0).any(-1).tolist() == [[True] * 3, [False] * 3, [True, False, False]]
+
+
+@pytest.mark.parametrize("engine", ["openvino", "torch"])
+def test_a_merged_copy_has_the_bases_words(exported: Callable[..., Exported], engine: str) -> None:
+    base = exported("bert", engine)
+    head = random_head("fill-mask", base.layers.width, 0, words=VOCABULARY)
+    terms = replace(random_terms("low_rank", base.layers, 1), head=head)
+    copy = open_pets_engine(engine, base.folder, threads=1, device="cpu", merged=terms)
+    task = copy.add(unmerged(terms))
+    ids = np.array([[9, 4, 7, 4]])
+    found = computed(task.head, copy.run([task], ids, np.array([4]), all_tokens=True), [0], np.array([4]), [ids[0]])
+    np.testing.assert_allclose(found[0], expected(Truth(base.model, terms), head, ids[0].tolist()), atol=5 * TOLERANCE)
 
 
 def test_words_of_another_base_are_refused(exported: Callable[..., Exported]) -> None:
