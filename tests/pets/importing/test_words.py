@@ -168,8 +168,11 @@ def test_refused_with_the_reason(tmp_path: Path) -> None:
     ):
         import_task(tmp_path / "lora", elsewhere, ImportOptions())
     assert import_task(tmp_path / "lora", elsewhere, ImportOptions(base_model=moved)).terms.head.task == "fill-mask"
-    with pytest.raises(InvalidArgument, match="--labels a,b: a task of fill-mask has no labels"):
-        import_task(moved, base, ImportOptions(labels=("a", "b")))
+    for source in (moved, tmp_path / "lora"):
+        with pytest.raises(InvalidArgument, match="--labels a,b: a task of fill-mask has no labels"):
+            import_task(source, base, ImportOptions(labels=("a", "b"), base_model=moved))
+        with pytest.raises(InvalidArgument, match="--impossible-answers is for tasks of question-answering"):
+            import_task(source, base, ImportOptions(impossible_answers=True, base_model=moved))
     with pytest.raises(InvalidArgument, match=r"--task rerank does not fit .*fill mask: .*accepted: "):
         import_task(moved, base, ImportOptions(task="rerank"))
     with pytest.raises(InvalidArgument, match="--pooling is for tasks of embedding"):

@@ -67,6 +67,9 @@ def import_peft(folder: Path, base: ImportBase, options: ImportOptions) -> Impor
     trained = confirm_base(folder, found.base, base, options)
     task = choose_task(_task(found, folder, trained.folder, outputs), outputs or None, options, folder)
     if HEADS[task].vocabulary:
+        _check_head(parts, task)
+        head_labels(task, options, None, 0)  # refuses labels
+        settings_of(task, base, options)  # refuses options of other tasks
         return _with_words(folder, trained, task, _layers(found, changed, base), base)
     changed |= {name: array for name, array in found.others.items() if name.startswith(_WORDS)}
     layers = _layers(found, changed, base)
@@ -154,7 +157,7 @@ def _task(found: PeftLora, folder: Path, base: Path | None, outputs: int) -> Tas
 
 
 def _check_head(parts: Mapping[str, FloatArray], task: str) -> None:
-    if HEADS[task].outputs == 0:
+    if HEADS[task].outputs == 0 or HEADS[task].vocabulary:
         if parts:
             raise Unsupported(f"it has a classifier, which a task of {task} has not; train without it")
     elif parts.keys() != {"weight", "bias"} or parts["weight"].ndim != _MATRIX:
