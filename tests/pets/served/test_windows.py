@@ -34,6 +34,8 @@ TASKS = {
 # The default overlap of windows over tokens: half of the encoder's limit.
 OVERLAP = MAX_LENGTH // 2
 LONG, LONGER = " ".join(make_texts(6, seed=1)), " ".join(make_texts(14, seed=2))
+# Characters of several bytes and code points.
+SIGNS = "  " + "🎉 book e\u0301te\u0301 👩\u200d👧 José hotel 東京 " * 12
 
 
 class Tasks:
@@ -112,9 +114,11 @@ def client(request: pytest.FixtureRequest, served: Served) -> Iterator[Client]:
 
 
 def test_scores_of_tokens_are_merged(client: Client, tasks: Tasks) -> None:
-    answer = client.infer("strided", inputs_of(("book a hotel", None), (LONG, None), (LONGER, None)), task="names")
+    answer = client.infer(
+        "strided", inputs_of(("book a hotel", None), (LONG, None), (LONGER, None), (SIGNS, None)), task="names"
+    )
     assert len(tasks.windows(OVERLAP, LONGER).encodings) > 4
-    for row, text in ((1, LONG), (2, LONGER)):
+    for row, text in ((1, LONG), (2, LONGER), (3, SIGNS)):
         wanted = tasks.labels(text)
         assert answer["input_tokens"][row, 0] == len(wanted) + 2
         np.testing.assert_allclose(answer["logits"][row, 1 : len(wanted) + 1], wanted, atol=1e-3)
