@@ -11,6 +11,7 @@ from testing.truth import Truth
 from tidal.encoder_tasks.entries import TASKS
 from tidal.pets.heads import HEADS
 from tidal.pets.terms import FloatArray, Head
+from tidal.pets.vocabulary import VocabularyForm, VocabularyHead
 
 POOLED = ("classification", "multi-label", "regression", "rerank")
 LABELS = {
@@ -19,15 +20,25 @@ LABELS = {
     "regression": ("stars",),
     "token-classification": ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"),
 }
+MASK_ID, MAX_MASKS = 4, 3
+# Epsilon of the normalisation of a head for words; large enough to matter.
+_EPSILON = 1e-2
 PROMPTS = {"query": "book a ", "passage": "the "}
 # Spans that the pipeline of transformers keeps for one answer.
 _SPANS = 12
 HEAD_TASKS = [name for name in HEADS if name in TASKS]
 
 
-def random_head(task: str, width: int, seed: int, pooling: tuple[str, ...] = ("mean",)) -> Head:
-    """A head of a task; `pooling` of an embedding, which is normalised unless the seed is odd."""
+def random_head(
+    task: str, width: int, seed: int, pooling: tuple[str, ...] = ("mean",), *, words: int = 50, mask_id: int = MASK_ID
+) -> Head:
+    """A head of a task; `pooling` of an embedding, which is normalised unless the seed is odd.
+
+    A head for `words` words has the base's weights if the seed is even; its form changes with the seed.
+    """
     draw = np.random.default_rng([seed, 7])
+    if HEADS[task].vocabulary:
+        return _words_head(task, width, seed, draw, words, mask_id)
     labels = LABELS.get(task, ())
     outputs = {"embedding": 0, "question-answering": 2, "rerank": 1}.get(task, len(labels))
     settings: dict[str, Any] = {}
@@ -44,11 +55,65 @@ def random_head(task: str, width: int, seed: int, pooling: tuple[str, ...] = ("m
     return Head(weight, draw.normal(size=outputs).astype(np.float32), labels, task, settings)
 
 
+def _words_head(task: str, width: int, seed: int, draw: np.random.Generator, words: int, mask_id: int) -> Head:
+    activations: tuple[Any, ...] = ("gelu", "relu", "silu", "gelu_tanh")
+    form = VocabularyForm(
+        words=words,
+        tied=seed % 2 == 0,
+        activation=activations[seed % 4],
+        epsilon=_EPSILON,
+        pooling="sum" if seed % 3 == 1 else "max",
+        logarithms=2 if seed % 3 == 2 else 1,
+    )
+
+    def floats(*shape: int) -> FloatArray:
+        return draw.normal(size=shape).astype(np.float32)
+
+    layers = VocabularyHead(form, floats(width, width), floats(width), floats(width), floats(width))
+    settings = {"mask_id": mask_id, "mask": "[MASK]", "max_masks": MAX_MASKS} if task == "fill-mask" else {}
+    return Head(floats(0 if form.tied else words, width), floats(words), (), task, settings, vocabulary=layers)
+
+
+def _scores(truth: Truth, head: Head, hidden: FloatArray) -> FloatArray:
+    """Scores of all words for each token by torch, [tokens, words]."""
+    layers = head.vocabulary
+    assert layers is not None
+    functions: dict[str, Any] = {
+        "gelu": torch.nn.functional.gelu, "relu": torch.relu, "silu": torch.nn.functional.silu,
+        "gelu_tanh": lambda values: torch.nn.functional.gelu(values, approximate="tanh"),
+    }  # fmt: skip
+    activation = functions[layers.form.activation]
+    own = {name: torch.from_numpy(array) for name, array in layers.arrays.items()}
+    words = truth.model.get_input_embeddings().weight if layers.form.tied else torch.from_numpy(head.weight)
+    with torch.no_grad():
+        inner = activation(torch.nn.functional.linear(torch.from_numpy(hidden), own["weight"], own["bias"]))
+        shape = (inner.shape[-1],)
+        inner = torch.nn.functional.layer_norm(inner, shape, own["norm_weight"], own["norm_bias"], layers.form.epsilon)
+        found: FloatArray = torch.nn.functional.linear(inner, words, torch.from_numpy(head.bias)).numpy()
+    return found
+
+
+def _of_words(truth: Truth, head: Head, hidden: FloatArray, ids: list[int]) -> FloatArray:
+    scores = _scores(truth, head, hidden)
+    if head.task == "fill-mask":
+        out = np.zeros((head.settings["max_masks"], scores.shape[1]), np.float32)
+        masked = [token for token, number in enumerate(ids) if number == head.settings["mask_id"]][: len(out)]
+        out[: len(masked)] = scores[masked]
+        return out.reshape(-1)
+    assert head.vocabulary is not None
+    weights = np.log1p(np.maximum(scores, 0))
+    if head.vocabulary.form.logarithms == 2:
+        weights = np.log1p(weights)
+    return np.asarray(weights.max(0) if head.vocabulary.form.pooling == "max" else weights.sum(0))
+
+
 def expected(truth: Truth, head: Head, ids: list[int], types: list[int] | None = None) -> FloatArray:
     """What a head's answers are made of for one text, from the task's own unmodified model."""
     if head.task in POOLED:
         return head.weight @ truth.pooled(ids, types) + head.bias
     hidden = truth.hidden(ids, types)
+    if head.vocabulary is not None:
+        return _of_words(truth, head, hidden, ids)
     if head.task != "embedding":
         return hidden @ head.weight.T + head.bias
     length = len(hidden)
@@ -88,15 +153,25 @@ def answer_or_none(
 ) -> tuple[int, int] | None:
     """First character of the likeliest answer and the one after its last, or None if no answer is likelier.
 
-    Compares every span in turn. As in the pipeline of transformers, the likeliest spans of one text add up, and the
-    first token, which stands for no answer, takes part in the probabilities.
-
     Args:
         values: Logits of starts and ends [tokens, 2].
         encoded: Encoding of the question and the context by a fast tokenizer of transformers.
         context: The context.
         longest: Number of tokens of the longest answer.
         impossible: Whether a question may have no answer.
+    """
+    answers, none = answer_chances(values, encoded, context, longest)
+    best = max(answers, key=answers.__getitem__, default=None)
+    return None if best is None or (impossible and none >= answers[best]) else best
+
+
+def answer_chances(
+    values: FloatArray, encoded: Any, context: str, longest: int = 15
+) -> tuple[dict[tuple[int, int], float], float]:
+    """Probabilities of the likeliest answers, by their first character and the one after the last, and of no answer.
+
+    Compares every span in turn. As in the pipeline of transformers, the likeliest spans of one text add up, and the
+    first token, which stands for no answer, takes part in the probabilities. Arguments as of `answer_or_none`.
     """
     words, parts = encoded.word_ids(0), encoded.sequence_ids(0)
     allowed = [token for token, part in enumerate(parts) if part == 1]
@@ -114,6 +189,4 @@ def answer_or_none(
         text = context[start:stop].lower()
         texts[text] = texts.get(text, 0.0) + chance
         places.setdefault(text, (start, stop))
-    best = max(texts, key=texts.__getitem__, default=None)
-    none = chances[0, 0] * chances[0, 1]
-    return None if best is None or (impossible and none >= texts[best]) else places[best]
+    return {place: texts[text] for text, place in places.items()}, float(chances[0, 0] * chances[0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,10 +17,10 @@ from benchmarks.report import Claim, progress
 from demo.texts import make_examples
 from demo.train import minilm_folder
 from testing.pets import MADE, Base, build
-from testing.task_heads import answer_or_none, expected, random_head
+from testing.task_heads import MAX_MASKS, answer_chances, expected, random_head
 from testing.truth import Truth, random_terms
 from tidal.pets.tasks.folder import add_task
-from tidal.pets.terms import TaskTerms
+from tidal.pets.terms import FloatArray, LowRankDelta, TaskTerms
 from tidal.tasks.folder import tasks_folder
 from tidal_client import AsyncClient
 
@@ -34,9 +35,15 @@ _TASKS = {
     "rerank": ("lora", "low_rank", 5),
     "embedding": ("lora", "low_rank", 6),
     "question-answering": ("lora", "low_rank", 8),
+    "fill-mask": ("lora", "low_rank", 10),
+    "sparse-embedding": ("bitfit", "bias", 9),
 }
 _PAIRED = ("rerank", "question-answering")
 _TOLERANCE = 1e-3
+# Random low-rank differences are scaled down, so that they do not make the vectors of all tokens equal.
+_SCALE = 0.1
+# Share by which the probability of an answer may be below that of the likeliest one, which rounding then decides.
+_TIE = 1e-4
 _IN_FLIGHT = 64
 
 
@@ -66,8 +73,15 @@ def measure(url: str, repository: Path, count: int) -> dict[str, float]:
     """
     base = _base(repository)
     texts = [text for text, _ in make_examples(2 * count, seed=21)]
+    mask = base.tokenizer.mask_token
     queries = [
-        (task, texts[at], texts[count + at] if task in _PAIRED else None) for at in range(count) for task in _TASKS
+        (
+            task,
+            f"{mask} {texts[at]}" if task == "fill-mask" else texts[at],
+            texts[count + at] if task in _PAIRED else None,
+        )
+        for at in range(count)
+        for task in _TASKS
     ]
     random.Random(0).shuffle(queries)
     progress(f"comparing {len(queries)} queries of {len(_TASKS)} kinds of tasks with models of their own")
@@ -100,11 +114,19 @@ def _base(repository: Path) -> Base:
 
 def _terms(base: Base, task: str) -> TaskTerms:
     kind, terms, seed = _TASKS[task]
-    found = replace(random_terms(terms, base.layers, seed), head=random_head(task, base.layers.width, seed))
+    words = {"words": len(base.tokenizer), "mask_id": base.tokenizer.mask_token_id}
+    found = replace(random_terms(terms, base.layers, seed), head=random_head(task, base.layers.width, seed, **words))
+    if terms == "low_rank":
+        scaled = {path: replace(own, delta=_scaled(own.delta)) for path, own in found.linear.items()}
+        found = replace(found, linear=scaled)
     if kind == "adapter":  # bottlenecks only where adapters may be
         linear = {path: own for path, own in found.linear.items() if path.endswith("output.dense")}
         found = replace(found, linear=linear)
     return found
+
+
+def _scaled(delta: Any) -> LowRankDelta:
+    return LowRankDelta(delta.down, delta.up, _SCALE * delta.scale)
 
 
 async def _ask(url: str, queries: Sequence[tuple[str, str, str | None]]) -> list[dict[str, Any]]:
@@ -124,10 +146,27 @@ async def _ask(url: str, queries: Sequence[tuple[str, str, str | None]]) -> list
 
 def _same(truth: Truth, encoded: Any, pair: str | None, answer: dict[str, Any]) -> bool:
     """Whether an answer is that of the task's own model."""
-    values = expected(truth, truth.head, encoded["input_ids"], encoded["token_type_ids"])
-    if truth.head.task == "question-answering":
-        place = answer_or_none(values, encoded, pair or "", impossible=False)
-        return (answer["start"][0, 0], answer["end"][0, 0]) == place
-    served = answer["embedding" if truth.head.task == "embedding" else "logits"][0]
-    close = np.allclose(served, values, atol=_TOLERANCE * max(1.0, float(np.abs(values).max())))
-    return close and (truth.head.task == "embedding" or bool((served.argmax(-1) == values.argmax(-1)).all()))
+    values, task = expected(truth, truth.head, encoded["input_ids"], encoded["token_type_ids"]), truth.head.task
+    tolerance = _TOLERANCE * max(1.0, float(np.abs(values).max()))
+    if task == "question-answering":
+        chances, _ = answer_chances(values, encoded, pair or "")
+        found = chances.get((answer["start"][0, 0], answer["end"][0, 0]), 0.0)
+        return found >= (1 - _TIE) * max(chances.values())
+    if task == "fill-mask":
+        return _same_words(values.reshape(MAX_MASKS, -1)[0], json.loads(answer["predictions"][0, 0])[0], tolerance)
+    if task == "sparse-embedding":
+        served = np.zeros_like(values)
+        served[answer["indices"][0]] = answer["weights"][0]
+    else:
+        served = answer["embedding" if task == "embedding" else "logits"][0]
+    close = np.allclose(served, values, atol=tolerance)
+    return close and ("embedding" in task or bool((served.argmax(-1) == values.argmax(-1)).all()))
+
+
+def _same_words(values: FloatArray, predictions: list[dict[str, Any]], tolerance: float) -> bool:
+    """Whether the predictions for a mask are its most likely words, with their probabilities."""
+    powers = np.exp(values.astype(np.float64) - values.max())
+    chances, found = powers / powers.sum(), [each["token_id"] for each in predictions]
+    best = np.sort(values)[::-1][: len(found)]
+    close = np.allclose([each["score"] for each in predictions], chances[found], rtol=4 * tolerance)
+    return close and len(set(found)) == len(found) and np.allclose(values[found], best, atol=tolerance)

@@ -35,9 +35,9 @@ from tidal.pets.policies.merging import MergeRule
 from tidal.pets.service import PetsService
 from tidal.pets.tasks.folder import add_task
 from tidal.pets.tasks.manifest import Provenance
+from tidal.pets.texts import TaskTexts
 from tidal.service import ServiceContext
 from tidal.tasks.folder import tasks_folder
-from tidal.text import TextTokenizer
 from tidal_builders.pets.typical import typical_task
 
 WIDE, POLICY = "all threads", "policy"
@@ -110,7 +110,7 @@ def services(version: Path) -> Iterator[tuple[Mapping[str, PetsService], Texts]]
     engine = open_pets_engine(
         manifest.engine, version / ENGINE_FOLDER, threads=manifest.threads, device="cpu", narrow=manifest.threads
     )
-    tokenizer = TextTokenizer(version / manifest.tokenizer.file, manifest.max_length, truncate=True)
+    texts = TaskTexts(version / manifest.tokenizer.file, manifest.max_length, truncate=True)
     made = Provenance(format="random", source="for speed only")
 
     def never(_terms: Any) -> Any:
@@ -120,9 +120,9 @@ def services(version: Path) -> Iterator[tuple[Mapping[str, PetsService], Texts]]
         def start(context: ServiceContext) -> PetsService:
             return PetsService(
                 context,
-                tokenizer,
+                texts,
                 engine,
-                open_library(tasks_folder(folder), base, engine, 1 << 30, context.metrics),
+                open_library(tasks_folder(folder), base, engine, texts.tokenizer, 1 << 30, context.metrics),
                 PetsScheduler(tables, narrow=narrow),
                 MergingOptions(never, tables, MergeRule(0)),
                 type_ids=manifest.tokenizer.type_ids,

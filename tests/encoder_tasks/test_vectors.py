@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from testing.requests import TextRequest
 from tidal.encoder_tasks.embedding import EmbeddingHead, EmbeddingSettings
 from tidal.encoder_tasks.head import RowResult
-from tidal.encoder_tasks.vectors import Vectors, normalized, truncated
+from tidal.encoder_tasks.vectors import VECTOR_OUTPUTS, Vectors, normalized, truncated
 from tidal.encoder_tasks.windows import cut_windows
 
 FLOATS = st.floats(-1e3, 1e3, width=32)
@@ -55,6 +56,18 @@ def test_fp16_and_unknown_forms() -> None:
     assert vectors["embedding_fp16"].tolist() == [[float(np.float16(0.1)), -2.0]]
     with pytest.raises(KeyError):
         vectors["embedding_int4"]
+
+
+def test_forms_are_computed_when_they_are_requested() -> None:
+    settings = EmbeddingSettings(dimension=4, pooling=("mean",), normalized=False, similarity="dot")
+    head = EmbeddingHead(settings, ())
+    vectors = head.batch({"embedding": np.ones((2, 4), np.float32)})
+    rows = [RowResult(vectors, row, {}, 3, 3) for row in range(2)]
+    for output in (*VECTOR_OUTPUTS, *VECTOR_OUTPUTS):
+        before = set(vars(vectors))
+        answer = head.answers(TextRequest("a", "b", wanted=frozenset({output})), rows, [])
+        assert answer.keys() == {output}
+        assert set(vars(vectors)) - before <= {output}
 
 
 @pytest.mark.parametrize("unit", [True, False])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.model import TokenRow
 from tidal.encoder_tasks import task_entry
-from tidal.encoder_tasks.windows import Windows, cut_windows
+from tidal.encoder_tasks.head import RowResult, TaskHead, WindowedHead
+from tidal.encoder_tasks.windows import Windows, cut_windows, merge_tokens
 from tidal.errors import InvalidArgument
 
 # What happens to a text that exceeds the model's limit: refused, truncated, or read in windows.
@@ -81,25 +82,55 @@ def open_cutter(manifest: ArloManifest, truncate: Truncation, stride: int | None
     Raises:
         InvalidArgument: The task has no windows, or `stride` does not fit `truncate` and the model's longest input.
     """
-    part = task_entry(manifest.task).windows
-    if truncate != "stride":
-        if stride is not None:
-            raise InvalidArgument(f"parameter 'stride' is {stride}; it requires truncate: stride, which is not set")
-        # A question is never truncated in favor of its context.
-        return Cutter(part, manifest.max_length, 0, True) if truncate and part else None
-    if part is None:
+    check_stride(manifest.max_length, truncate, stride)
+    if truncate == "stride" and task_entry(manifest.task).windows is None:
         raise InvalidArgument(
             f"parameter 'truncate' is 'stride', and the task {manifest.task} has no windows; accepted are true and "
             "false"
         )
+    return task_cutter(manifest.task, manifest.max_length, truncate, stride)
+
+
+def check_stride(max_length: int, truncate: Truncation, stride: int | None) -> None:
+    """Check the parameter `stride`.
+
+    Args:
+        max_length: Maximum number of tokens of a window.
+        truncate: Parameter `truncate`.
+        stride: Parameter `stride`; None for the default of the task.
+
+    Raises:
+        InvalidArgument: `stride` does not fit `truncate` or the model's longest input.
+    """
     if stride is None:
-        stride = min(manifest.max_length // 2, _OVERLAP) if task_entry(manifest.task).offsets else 0
-    if stride > manifest.max_length // 2:
+        return
+    if truncate != "stride":
+        raise InvalidArgument(f"parameter 'stride' is {stride}; it requires truncate: stride, which is not set")
+    if stride > max_length // 2:
         raise InvalidArgument(
-            f"parameter 'stride' is {stride}; accepted are 0 to {manifest.max_length // 2} tokens, half of the model's "
+            f"parameter 'stride' is {stride}; accepted are 0 to {max_length // 2} tokens, half of the model's "
             "longest input"
         )
-    return Cutter(part, manifest.max_length, stride, False)
+
+
+def task_cutter(task: str, max_length: int, truncate: Truncation, stride: int | None) -> Cutter | None:
+    """Return what cuts the texts of a task; None if its tokenizer refuses or truncates them.
+
+    Args:
+        task: Name of the task.
+        max_length: Maximum number of tokens of a window.
+        truncate: Parameter `truncate`.
+        stride: Parameter `stride`, which `check_stride` has checked; None for the default of the task.
+    """
+    entry = task_entry(task)
+    if entry.windows is None:
+        return None
+    if truncate != "stride":
+        # A question is never truncated in favor of its context.
+        return Cutter(entry.windows, max_length, 0, True) if truncate and entry.windows else None
+    if stride is None:
+        stride = min(max_length // 2, _OVERLAP) if entry.offsets else 0
+    return Cutter(entry.windows, max_length, stride, False)
 
 
 def longest_text(cutter: Cutter | None) -> int | None:
@@ -116,3 +147,33 @@ def pieces(rows: Sequence[TokenRow], windows: Sequence[Windows | None]) -> list[
         else:
             cut += [TokenRow(row.ids[each], row.mask[each], row.type_ids[each]) for each in own.tokens]
     return cut
+
+
+def merge_results(
+    head: TaskHead,
+    rows: Sequence[TokenRow],
+    windows: Sequence[Windows | None],
+    parts: Sequence[RowResult],
+    per_token: Sequence[str] = (),
+) -> list[RowResult]:
+    """Return the result of each row of a request from those of the rows and windows that ran; see `pieces`.
+
+    Args:
+        head: Head of the task, which has windows.
+        rows: Tokens of each row.
+        windows: Windows over each row; None for a row that ran whole.
+        parts: Results of the rows and windows, in the order of `pieces`.
+        per_token: Names of further outputs of the engines with values per token, which are merged too.
+    """
+    rest, merged = iter(parts), []
+    for row, own in zip(rows, windows, strict=True):
+        if own is None:
+            merged.append(next(rest))
+            continue
+        mine = [next(rest) for _ in own.tokens]
+        outputs = {
+            name: merge_tokens(own, [part.values(name, per_token=True) for part in mine])[None] for name in per_token
+        }
+        longest = max(part.max_length for part in mine)
+        merged.append(RowResult(cast(WindowedHead, head).merge(own, mine), 0, outputs, len(row.ids), longest))
+    return merged

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import cast
 
 import numpy as np
 
+from tidal.arlo.cutting import merge_results
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.model import TokenRow
 from tidal.arlo.policies import ArloQuery
 from tidal.encoder_tasks.entries import task_entry
-from tidal.encoder_tasks.head import RowResult, WindowedHead, stacked
+from tidal.encoder_tasks.head import RowResult, stacked
 from tidal.encoder_tasks.metrics import AnswerMetrics
-from tidal.encoder_tasks.windows import Windows, merge_tokens
+from tidal.encoder_tasks.windows import Windows
 from tidal.errors import InvalidArgument, TidalError
 from tidal.requests import Array, PendingRequest
 from tidal.serving.endings import model_stops
@@ -123,7 +123,8 @@ class AnswerBuilder:
         """Send the response of a request whose rows have all run."""
         request, rows = answered.request, answered.results
         if answered.windows is not None:
-            rows = self._merged(answered.tokens, answered.windows, rows)
+            extra = [name for name, per_token in self._extra.items() if per_token]
+            rows = merge_results(self._head, answered.tokens, answered.windows, rows, extra)
         try:
             outputs = self._head.answers(request, rows, answered.tokens)
         except TidalError as error:
@@ -140,26 +141,6 @@ class AnswerBuilder:
         if request.record is not None:
             request.record.facts["max_length"] = [row.max_length for row in rows]
         request.reply(outputs)
-
-    def _merged(
-        self, tokens: Sequence[TokenRow], windows: Sequence[Windows | None], parts: Sequence[RowResult]
-    ) -> list[RowResult]:
-        """Return the result of each row of a request from those of the rows and windows that ran."""
-        rest, rows = iter(parts), []
-        head = cast(WindowedHead, self._head)
-        for row, own in zip(tokens, windows, strict=True):
-            if own is None:
-                rows.append(next(rest))
-                continue
-            mine = [next(rest) for _ in own.tokens]
-            outputs = {
-                name: merge_tokens(own, [part.values(name, per_token=True) for part in mine])[None]
-                for name in (name for name, per_token in self._extra.items() if per_token)
-            }
-            merged = head.merge(own, mine)
-            longest = max(part.max_length for part in mine)
-            rows.append(RowResult(merged, 0, outputs, len(row.ids), longest))
-        return rows
 
 
 def _column(values: list[int]) -> Array:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tidal.encoder_tasks.entries import TASKS, EncoderTask, TaskOutput
 from tidal.errors import InvalidArgument, did_you_mean
 from tidal.pets.terms import EncoderOutputs, FloatArray, Head
+from tidal.pets.vocabulary import ARRAYS, masked_scores, sparse_weights
 
 Reads = Literal["pooled", "first", "tokens"]
 _SPANS = 2  # outputs of a head for spans: where an answer starts and ends
@@ -31,10 +32,12 @@ class HeadRows(NamedTuple):
         vectors: Pooled vectors, [rows, width], or hidden states of all tokens or of the first one, [rows, tokens,
             width]; those of padding are finite.
         lengths: Number of real tokens [rows].
+        ids: Token ids of each row, [length]; empty unless the head reads them.
     """
 
     vectors: FloatArray
     lengths: npt.NDArray[np.integer[Any]]
+    ids: Sequence[npt.NDArray[np.integer[Any]]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,14 @@ class HeadForm:
         reads: Returns what a head reads: the pooled vector, the hidden state of the first token, or those of all
             tokens.
         compute: Computes the output that answers are made of, [rows, ...] or [rows, tokens, ...].
-        outputs: Number of outputs of the linear layer; None: one for each label.
+        outputs: Number of outputs of the linear layer; None: one for each label or word.
+        vocabulary: Whether the head scores the words of the vocabulary.
     """
 
     reads: Callable[[Head], Reads]
     compute: Callable[[Head, HeadRows], FloatArray]
     outputs: int | None = None
+    vocabulary: bool = False
 
 
 def head_task(name: str) -> EncoderTask:
@@ -87,11 +92,12 @@ def check_head(head: Head, width: int) -> None:
             f"the head has one label, '{head.labels[0]}', and the task classification; one output is a score: "
             "the tasks regression and rerank accept it"
         )
-    outputs = head_outputs(head)
-    if head.weight.shape != (outputs, width) or head.bias.shape != (outputs,):
+    _check_vocabulary(head, width)
+    outputs, rows = head_outputs(head), head_rows(head)
+    if head.weight.shape != (rows, width) or head.bias.shape != (outputs,):
         raise InvalidArgument(
             f"the head's weight and bias have the shapes {head.weight.shape} and {head.bias.shape}; accepted for task "
-            f"{head.task} are {(outputs, width)} and {(outputs,)}"
+            f"{head.task} are {(rows, width)} and {(outputs,)}"
         )
     try:
         entry.read_settings(head.settings)
@@ -105,8 +111,15 @@ def check_head(head: Head, width: int) -> None:
 
 def head_outputs(head: Head) -> int:
     """Number of outputs of a head's linear layer."""
+    if head.vocabulary is not None:
+        return head.vocabulary.form.words
     outputs = HEADS[head.task].outputs
     return len(head.labels) if outputs is None else outputs
+
+
+def head_rows(head: Head) -> int:
+    """Number of rows of a head's own weights: none if they are the base's word embeddings."""
+    return 0 if head.tied else head_outputs(head)
 
 
 def head_reads(head: Head) -> Reads:
@@ -115,7 +128,11 @@ def head_reads(head: Head) -> Reads:
 
 
 def computed(
-    head: Head, found: EncoderOutputs, indices: Sequence[int], lengths: npt.NDArray[np.integer[Any]]
+    head: Head,
+    found: EncoderOutputs,
+    indices: Sequence[int],
+    lengths: npt.NDArray[np.integer[Any]],
+    ids: Sequence[npt.NDArray[np.integer[Any]]] = (),
 ) -> FloatArray:
     """What a head's answers are made of, [rows, ...] or [rows, tokens, ...].
 
@@ -124,13 +141,14 @@ def computed(
         found: Outputs of the encoder for a batch; hidden states of all tokens if the head reads them.
         indices: Rows of the batch that have the head.
         lengths: Number of real tokens of these rows.
+        ids: Token ids of each of these rows, [length], which heads for masked words read.
     """
     reads, rows = head_reads(head), list(indices)
     vectors = found.pooled[rows]
     if reads != "pooled":
         assert found.hidden is not None  # an engine accepts no such head without hidden states
         vectors = found.hidden[rows] if reads == "tokens" else found.hidden[rows, :1]
-    return HEADS[head.task].compute(head, HeadRows(vectors, lengths))
+    return HEADS[head.task].compute(head, HeadRows(vectors, lengths, ids))
 
 
 def shared_outputs() -> tuple[TaskOutput, ...]:
@@ -145,6 +163,34 @@ def shared_outputs() -> tuple[TaskOutput, ...]:
 
 def _logits(head: Head, rows: HeadRows) -> FloatArray:
     return np.asarray(rows.vectors @ head.weight.T + head.bias, np.float32)
+
+
+def _check_vocabulary(head: Head, width: int) -> None:
+    scores, vocabulary = HEADS[head.task].vocabulary, head.vocabulary
+    if scores != (vocabulary is not None):
+        needs = "needs the layers before its scores of words" if scores else "does not score the words of a vocabulary"
+        raise InvalidArgument(f"a head of task {head.task} {needs}")
+    if vocabulary is not None:
+        shapes = {name: array.shape for name, array in vocabulary.arrays.items()}
+        accepted = dict.fromkeys(ARRAYS, (width,)) | {"weight": (width, width)}
+        if shapes != accepted:
+            raise InvalidArgument(f"the layers before a head's scores have the shapes {shapes}; accepted: {accepted}")
+
+
+def _word_scores(head: Head) -> Callable[[FloatArray], FloatArray]:
+    vocabulary = head.vocabulary
+    assert vocabulary is not None  # see `check_head`
+    return lambda hidden: np.asarray(vocabulary.transformed(hidden) @ head.weight.T + head.bias, np.float32)
+
+
+def _masked(head: Head, rows: HeadRows) -> FloatArray:
+    settings = head.settings
+    return masked_scores(_word_scores(head), rows.vectors, rows.ids, settings["mask_id"], settings["max_masks"])
+
+
+def _sparse(head: Head, rows: HeadRows) -> FloatArray:
+    assert head.vocabulary is not None  # see `check_head`
+    return sparse_weights(_word_scores(head), head.vocabulary.form, rows.vectors, rows.lengths)
 
 
 def _embedding(head: Head, rows: HeadRows) -> FloatArray:
@@ -211,6 +257,8 @@ HEADS: Mapping[str, HeadForm] = {
     "embedding": HeadForm(_embedding_reads, _embedding, outputs=0),
     "token-classification": HeadForm(lambda _: "tokens", _logits),
     "question-answering": HeadForm(lambda _: "tokens", _logits, outputs=_SPANS),
+    "fill-mask": HeadForm(lambda _: "tokens", _masked, vocabulary=True),
+    "sparse-embedding": HeadForm(lambda _: "tokens", _sparse, vocabulary=True),
 }
 #: Tasks whose heads read the pooled vector.
 POOLED = frozenset(("classification", "multi-label", "regression", "rerank"))

@@ -8,51 +8,57 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tidal.arlo.cutting import merge_results
 from tidal.arlo.model import TokenRow
-from tidal.encoder_tasks.head import RowResult, stacked
+from tidal.encoder_tasks.head import RowResult, TaskHead, stacked
 from tidal.encoder_tasks.metrics import AnswerMetrics
+from tidal.encoder_tasks.windows import Windows
 from tidal.errors import InvalidArgument, TidalError
 from tidal.pets.engine.contract import EncoderOutputs, LoadedTask
 from tidal.pets.engine.description import ATTENTION_RECEIVED
 from tidal.pets.heads import INPUT_TOKENS, computed, head_task
 from tidal.pets.library import ServedTask
 from tidal.pets.policies import PetsQuery
-from tidal.pets.terms import FloatArray, Head
+from tidal.pets.terms import Head
 from tidal.requests import Array, PendingRequest
 from tidal.serving.classes import BatchOutputs, score_rows
 from tidal.serving.rows import RequestRows
 from tidal.tasks.lease import Lease, SharedLease
 
 
-class PetsResult(NamedTuple):
-    """Result of one row.
-
-    Attributes:
-        row: The row in what its head computed for all rows of the batch that have the head.
-        received: Attention that the row's tokens receive, float32 [length]; None if no row of the batch requested it.
-    """
-
-    row: RowResult
-    received: FloatArray | None
-
-
-class PetsRequest(RequestRows[PetsResult]):
-    """A request and the results of its rows so far.
+class PetsRequest(RequestRows[RowResult]):
+    """A request and the results of its rows and windows so far.
 
     Args:
         request: Request whose rows run.
+        count: Number of its rows and windows to run.
         tokens: Tokens of each row.
-        head: Head of the request's task.
+        windows: Windows over each row, None for a row that runs whole; None if all do.
+        task: Task of encoders that the head of the request's task answers.
+        answering: Converter of the head's outputs to answers.
 
     Attributes:
         tokens: Tokens of each row.
-        head: Head of the request's task.
+        windows: Windows over each row.
+        task: Task of encoders.
+        answering: Converter of the head's outputs to answers.
     """
 
-    def __init__(self, request: PendingRequest, tokens: Sequence[TokenRow], head: Head) -> None:
-        super().__init__(request, len(tokens))
+    def __init__(
+        self,
+        request: PendingRequest,
+        count: int,
+        *,
+        tokens: Sequence[TokenRow],
+        windows: Sequence[Windows | None] | None,
+        task: str,
+        answering: TaskHead,
+    ) -> None:
+        super().__init__(request, count)
         self.tokens = tokens
-        self.head = head
+        self.windows = windows
+        self.task = task
+        self.answering = answering
 
 
 class NamedLease(NamedTuple):
@@ -67,21 +73,33 @@ class NamedLease(NamedTuple):
         """Head of the task."""
         return self.lease.handle.loaded.head
 
-    def rows(self, tokens: Sequence[TokenRow]) -> list[PetsRow]:
+    @property
+    def answering(self) -> TaskHead:
+        """Converter of the head's outputs to answers."""
+        return self.lease.handle.answering
+
+    def rows(
+        self, queries: Sequence[TokenRow], tokens: Sequence[TokenRow], windows: Sequence[Windows | None] | None
+    ) -> list[PetsRow]:
         """Make the request's queries; each of them has to release the lease once.
 
         Args:
+            queries: Tokens of the rows and windows to run.
             tokens: Tokens of each row.
+            windows: Windows over each row, None for a row that runs whole; None if all do.
         """
         loaded, kind, request = self.lease.handle.loaded, self.lease.handle.info.kind, self.request
         utility = 1.0 if request.options.utility is None else request.options.utility
-        parent, shared = PetsRequest(request, tokens, loaded.head), SharedLease(self.lease, len(tokens))
+        parent = PetsRequest(
+            request, len(queries), tokens=tokens, windows=windows, task=loaded.head.task, answering=self.answering
+        )
+        shared = SharedLease(self.lease, len(queries))
         return [
             PetsRow(
                 self.task, kind, len(row.ids), request.arrival, request.deadline, utility,
                 tokens=row, parent=parent, index=index, loaded=loaded, lease=shared,
             )
-            for index, row in enumerate(tokens)
+            for index, row in enumerate(queries)
         ]  # fmt: skip
 
 
@@ -90,9 +108,9 @@ class PetsRow(PetsQuery):
     """A query in the scheduler's queue, with what is needed to run and answer it.
 
     Attributes:
-        tokens: Tokens of the row.
+        tokens: Tokens of the row or window.
         parent: Request that the row belongs to.
-        index: Index of the row in its request.
+        index: Index of the row or window in its request.
         loaded: Task in the engine.
         lease: Keeps the task in memory until all rows of the request have released it.
     """
@@ -115,7 +133,7 @@ def wants_attention(request: PendingRequest) -> bool:
     return request.wants(ATTENTION_RECEIVED)
 
 
-def row_results(rows: Sequence[PetsRow], found: EncoderOutputs) -> list[PetsResult]:
+def row_results(rows: Sequence[PetsRow], found: EncoderOutputs) -> list[RowResult]:
     """Return the result of each row of a batch, by the head of its task.
 
     Args:
@@ -125,30 +143,33 @@ def row_results(rows: Sequence[PetsRow], found: EncoderOutputs) -> list[PetsResu
     lengths = np.array([row.length for row in rows])
 
     def score(head: Head, indices: list[int]) -> tuple[BatchOutputs, Mapping[str, Array]]:
-        outputs = {head_task(head.task).engine_output: computed(head, found, indices, lengths[indices])}
-        return head.answering.batch(outputs), outputs
+        ids = [rows[index].tokens.ids for index in indices]
+        outputs = {head_task(head.task).engine_output: computed(head, found, indices, lengths[indices], ids)}
+        if found.received is not None:
+            outputs[ATTENTION_RECEIVED] = found.received[indices]
+        return rows[indices[0]].parent.answering.batch(outputs), outputs
 
     scored = score_rows([row.loaded.head for row in rows], score)
     return [
-        PetsResult(
-            RowResult(batch, place, outputs, row.length, row.length),
-            None if found.received is None else found.received[index, : row.length],
-        )
-        for index, (row, ((batch, outputs), place)) in enumerate(zip(rows, scored, strict=True))
+        RowResult(batch, place, outputs, row.length, row.length)
+        for row, ((batch, outputs), place) in zip(rows, scored, strict=True)
     ]
 
 
 def reply(answered: PetsRequest, metrics: AnswerMetrics) -> None:
     """Answer a request whose rows have all run, and record it."""
     request, results = answered.request, answered.results
+    attention = [ATTENTION_RECEIVED] if wants_attention(request) else []
+    if answered.windows is not None:
+        results = merge_results(answered.answering, answered.tokens, answered.windows, results, attention)
     try:
-        outputs = answered.head.answering.answers(request, [result.row for result in results], answered.tokens)
+        outputs = answered.answering.answers(request, results, answered.tokens)
     except TidalError as error:
         request.fail(error)
         return
-    metrics.answered(answered.head.task, answered.tokens, outputs)
-    if wants_attention(request):
-        outputs[ATTENTION_RECEIVED] = _received(results)
+    metrics.answered(answered.task, answered.tokens, outputs)
+    for name in attention:
+        outputs[name] = stacked([result.values(name, per_token=True) for result in results])
     if request.wants(INPUT_TOKENS.name):
         outputs[INPUT_TOKENS.name] = np.array([[len(row.ids)] for row in answered.tokens], np.int32)
     request.reply(outputs, partial=True)
@@ -173,8 +194,3 @@ def check_wanted(head: Head, task: str, wanted: frozenset[str], declared: frozen
             f"the output '{lacking[0]}' was requested of task '{task}', which is of {head.task} and has the outputs "
             f"{', '.join(known)}; request some of these that config.pbtxt declares"
         )
-
-
-def _received(results: Sequence[PetsResult]) -> FloatArray:
-    """Attention that tokens receive, [rows, longest row]; shorter rows are padded with zeros."""
-    return stacked([row.received for row in results if row.received is not None])  # all have it, see `wants_attention`

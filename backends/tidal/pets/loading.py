@@ -23,9 +23,9 @@ from tidal.pets.policies import PetsScheduler
 from tidal.pets.policies.merging import MergeRule
 from tidal.pets.service import PetsService
 from tidal.pets.terms import TaskTerms
+from tidal.pets.texts import TaskTexts
 from tidal.service import Service, ServiceContext
 from tidal.tasks.folder import tasks_folder
-from tidal.text import TextTokenizer
 
 
 def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[ServiceContext], Service]:
@@ -49,10 +49,11 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
     manifest.check(context.version_dir, device.here(manifest.device.kind))
     batching = parameters.strategy(manifest.profile)
     tables = manifest.profile.tables(max_batch=parameters.max_batch, memory_bytes=parameters.batch_bytes)
-    tokenizer = TextTokenizer(
+    texts = TaskTexts(
         context.version_dir / manifest.tokenizer.file,
         min(manifest.max_length, tables.max_length),
         truncate=parameters.truncate,
+        stride=parameters.stride,
     )
     base = load_base_layers(context.version_dir)
     narrow = manifest.threads if manifest.threads > 1 and PETS_ENGINES[manifest.engine].narrow else 0
@@ -73,14 +74,16 @@ def load(context: ServiceContext, parameters: PetsParameters) -> Callable[[Servi
         return copy, copy.add(unmerged(terms))
 
     def start(fresh: ServiceContext) -> Service:
-        library = open_library(tasks_folder(fresh.model_dir), base, engine, parameters.task_bytes, fresh.metrics)
+        library = open_library(
+            tasks_folder(fresh.model_dir), base, engine, texts.tokenizer, parameters.task_bytes, fresh.metrics
+        )
         scheduler = PetsScheduler(tables, batching, by_utility=parameters.by_utility, narrow=narrow)
         merging = MergingOptions(
             open_copy, tables, MergeRule(parameters.merged_copies, unmergeable=unmergeable_kinds())
         )
         return PetsService(
             fresh,
-            tokenizer,
+            texts,
             engine,
             library,
             scheduler,

@@ -9,25 +9,25 @@ from typing import Any, cast
 
 import numpy as np
 
-from tidal.arlo.model import TokenRow
+from tidal.encoder_tasks.head import RowResult
 from tidal.encoder_tasks.metrics import AnswerMetrics
 from tidal.errors import TidalError
 from tidal.pets.copies import MergedCopies, MergingOptions
 from tidal.pets.engine.contract import PetsEngine, lanes_of
 from tidal.pets.engine.description import ATTENTION_RECEIVED
 from tidal.pets.heads import head_reads, shared_outputs
-from tidal.pets.inputs import read_token_rows
-from tidal.pets.jobs import NamedLease, PetsRequest, PetsResult, PetsRow, reply, row_results, wants_attention
+from tidal.pets.inputs import ReadRequest, read_token_rows
+from tidal.pets.jobs import NamedLease, PetsRequest, PetsRow, reply, row_results, wants_attention
 from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
 from tidal.pets.policies import PetsBatch, PetsScheduler
+from tidal.pets.texts import TaskTexts
 from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
 from tidal.serving.endings import failure, missed_in_queue, model_stops
 from tidal.serving.threads import DRAIN_S, AnswerThread, join_until, remaining_s
 from tidal.tasks.intake import Intake, Named
 from tidal.tasks.lease import Lease
-from tidal.text import TextTokenizer
 
 # Planning begins this long before a lane is expected to be free, plus twice the last planning time.
 _PLANNING_MARGIN_S = 0.0005
@@ -41,7 +41,7 @@ class PetsService:
 
     Args:
         context: Context that the service is started with.
-        tokenizer: Tokenizer of the model, limited to the longest query that may run.
+        texts: How the texts of each task are read, limited to the longest query that may run.
         engine: Engine of the base, with the lanes that the scheduler uses.
         library: Tasks of the model; owned by the service.
         scheduler: Decides what runs next; owned by the service.
@@ -57,7 +57,7 @@ class PetsService:
     def __init__(
         self,
         context: ServiceContext,
-        tokenizer: TextTokenizer,
+        texts: TaskTexts,
         engine: PetsEngine,
         library: PetsLibrary,
         scheduler: PetsScheduler,
@@ -70,8 +70,7 @@ class PetsService:
         known = [output.name for output in shared_outputs()]
         context.check_outputs([*known, ATTENTION_RECEIVED] if attention else known)
         self._declared = context.outputs
-        self._tokenizer = tokenizer
-        self._with_offsets = tokenizer.with_offsets()
+        self._texts = texts
         self._type_ids = type_ids
         self._lanes = lanes_of(engine)
         self._scheduler = scheduler
@@ -118,27 +117,28 @@ class PetsService:
         read = self._tokenise(requests)
         errors: list[TidalError | None] = []
         with self._changed:
-            for request, tokens in zip(requests, read, strict=True):
+            for request, rows in zip(requests, read, strict=True):
                 if self._ended:
                     errors.append(model_stops())
+                elif isinstance(rows, TidalError):
+                    errors.append(rows)
                 else:
-                    errors.append(tokens if isinstance(tokens, TidalError) else self._queue(request.rows(tokens)))
+                    errors.append(self._queue(request.rows(rows.queries, rows.tokens, rows.windows)))
             self._metrics.waiting.set(len(self._scheduler))
             if self._scheduler.can_start or (self._plan_at and time.monotonic() >= min(self._plan_at.values())):
                 self._changed.notify()
         return errors
 
-    def _tokenise(self, requests: Sequence[NamedLease]) -> list[list[TokenRow] | TidalError]:
-        results = read_token_rows(requests, self._tokenizer, self._with_offsets, self._declared)
+    def _tokenise(self, requests: Sequence[NamedLease]) -> list[ReadRequest | TidalError]:
+        results = read_token_rows(requests, self._texts, self._declared)
         lengths: list[int] = []
-        for each, tokens in zip(requests, results, strict=True):
-            if isinstance(tokens, TidalError):
+        for each, read in zip(requests, results, strict=True):
+            if isinstance(read, TidalError):
                 self._metrics.refused("input", each.request.rows)
                 continue
-            own = [len(row.ids) for row in tokens]
-            lengths += own
+            lengths += [len(row.ids) for row in read.queries]
             if each.request.record is not None:
-                each.request.record.tokens = sum(own)
+                each.request.record.tokens = sum(len(row.ids) for row in read.tokens)
         self._metrics.arrived(lengths)
         return results
 
@@ -266,7 +266,7 @@ class PetsService:
                 row.lease.release()
         return finished, took
 
-    def _results(self, rows: Sequence[PetsRow], merged: str | None, number: int) -> list[PetsResult]:
+    def _results(self, rows: Sequence[PetsRow], merged: str | None, number: int) -> list[RowResult]:
         """Run rows on a lane of the merged copy for the task `merged`, or of the shared base."""
         lengths = np.array([row.length for row in rows], np.int32)
         inside = np.arange(lengths.max()) < lengths[:, None]

@@ -12,15 +12,13 @@ fine-tuning is expressed by these terms; engines know no kinds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cached_property
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from tidal.encoder_tasks.entries import task_entry
-from tidal.encoder_tasks.head import TaskHead
+from tidal.pets.vocabulary import VocabularyHead
 from tidal.tasks.low_rank import LowRankDelta as LowRankDelta
 
 Activation = Literal["relu", "gelu", "silu"]
@@ -95,12 +93,13 @@ class Head:
     """A task's head: a linear layer on the pooled vector or on every token's hidden state, or a pooling of these.
 
     Attributes:
-        weight: float32 [outputs, width]; [0, width] of a head without a linear layer.
+        weight: float32 [outputs, width]; [0, width] of a head without a linear layer, or with the base's weights.
         bias: float32 [outputs].
         labels: Names of the labels; empty if the task has none.
         task: Name of the task of encoders that the head answers, see `tidal.pets.heads`.
         settings: What a manifest stores about the task, see `tidal.encoder_tasks`.
         token_types: Whether the task's texts have token types; if not, all are 0.
+        vocabulary: Layers before the linear layer of a head that scores the words of the vocabulary, else None.
     """
 
     weight: FloatArray
@@ -109,11 +108,29 @@ class Head:
     task: str = "classification"
     settings: Mapping[str, Any] = field(default_factory=dict)
     token_types: bool = True
+    vocabulary: VocabularyHead | None = None
 
-    @cached_property
-    def answering(self) -> TaskHead:
-        """Converter of the head's outputs to answers."""
-        return task_entry(self.task).open_head(self.settings, self.labels)
+    @property
+    def tied(self) -> bool:
+        """Whether the weights of the linear layer are the base's word embeddings."""
+        return self.vocabulary is not None and self.vocabulary.form.tied
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the head's own arrays in bytes."""
+        return _bytes(self) - (self.weight.nbytes if self.tied else 0)
+
+    def loaded(self, words: FloatArray | None) -> Head:
+        """The head as an engine keeps it: with arrays of its own, and with the base's weights if it has none.
+
+        Args:
+            words: The base's word embeddings, float32 [vocabulary, width], which are not copied.
+        """
+        vocabulary = self.vocabulary
+        if vocabulary is not None:
+            vocabulary = vocabulary.with_arrays({name: array.copy() for name, array in vocabulary.arrays.items()})
+        weight = words if self.tied and words is not None else self.weight.copy()
+        return replace(self, weight=weight, bias=self.bias.copy(), vocabulary=vocabulary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def add(
         str | None,
         typer.Option(
             help="Encoders: what the head's outputs mean, where the source leaves a choice: rerank instead of "
-            "regression, multi-label instead of classification, or embedding."
+            "regression, multi-label instead of classification, embedding, or sparse-embedding instead of fill-mask."
         ),
     ] = None,
     pooling: Annotated[
@@ -114,8 +114,8 @@ def add(
 
     To an encoder (kind pets):
 
-    - **peft**: LoRA with the head of its task_type (SEQ_CLS, TOKEN_CLS, QUESTION_ANS, FEATURE_EXTRACTION); DoRA and
-      changes of other weights are refused
+    - **peft**: LoRA with the head of its task_type (SEQ_CLS, TOKEN_CLS, QUESTION_ANS, FEATURE_EXTRACTION), or of a
+      masked language model; DoRA and changes of other weights are refused
     - **AdapterHub**: Houlsby's and Pfeiffer's adapters with their head
     - a **checkpoint** fine-tuned from the base: imported as BitFit if only biases and normalisations
       differ, else as the largest differences of its weights over the whole model: the fewest that keep its answers, or

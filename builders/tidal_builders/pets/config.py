@@ -32,8 +32,13 @@ def pets_config_pbtxt(spec: PetsSpec) -> str:
         f'  {{ name: "{name}" data_type: {data_type} dims: [ {", ".join(map(str, dims))} ] }}'
         for name, data_type, dims in tensors
     )
-    truncate = 'parameters { key: "truncate" value: { string_value: "true" } }\n' if spec.truncate else ""
+    given = {"truncate": spec.truncate or None, "stride": spec.stride}
+    parameters = "".join(
+        f'parameters {{ key: "{name}" value: {{ string_value: "{str(value).lower()}" }} }}\n'
+        for name, value in given.items()
+        if value is not None
+    )
     return (
         f'name: "{spec.name}"\nbackend: "pets"\nmax_batch_size: 64\n{_INPUTS}output [\n{outputs}\n]\n'
-        f"dynamic_batching {{ }}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]\n{truncate}"
+        f"dynamic_batching {{ }}\ninstance_group [ {{ count: 1 kind: KIND_CPU }} ]\n{parameters}"
     )

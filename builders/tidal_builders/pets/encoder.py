@@ -139,7 +139,7 @@ def _read_bert(model: Any, encoder: Any) -> Encoder:
         blocks=blocks,
         pooler=pooler,
         heads=config.num_attention_heads,
-        activation=_activation(config.hidden_act),
+        activation=activation_name(config.hidden_act),
         epsilon=config.layer_norm_eps,
         **state.layers(blocks, "embeddings.LayerNorm", pooler),
     )
@@ -174,7 +174,7 @@ def _read_distilbert(model: Any, encoder: Any) -> Encoder:
         blocks=blocks,
         pooler=pooler,
         heads=config.n_heads,
-        activation=_activation(config.activation),
+        activation=activation_name(config.activation),
         epsilon=1e-12,  # DistilBERT's configuration does not name it
         **state.layers(blocks, "embeddings.LayerNorm", pooler),
     )
@@ -216,7 +216,15 @@ class _State:
         return weight, self._arrays.get(f"{path}.bias", np.zeros(weight.shape[0], np.float32))
 
 
-def _activation(name: object) -> str:
+def activation_name(name: object) -> str:
+    """The name of an activation in engines, by transformers' name.
+
+    Args:
+        name: Name in the configuration of a model.
+
+    Raises:
+        Unsupported: Engines do not have it.
+    """
     found = _ACTIVATIONS.get(str(name))
     if found is None:
         raise Unsupported(f"activation '{name}' is not supported: {did_you_mean(str(name), _ACTIVATIONS)}")

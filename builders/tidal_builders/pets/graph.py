@@ -17,7 +17,7 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino.utils.node_factory import NodeFactory
 
-from tidal.pets.engine.description import ATTENTION_RECEIVED, Description, LinearSpec, NormSpec
+from tidal.pets.engine.description import ATTENTION_RECEIVED, WORDS, Description, LinearSpec, NormSpec
 from tidal.pets.openvino_engine.native import library, library_path
 from tidal.pets.terms import FloatArray
 from tidal_builders.pets.encoder import BlockPaths, Encoder
@@ -57,7 +57,7 @@ class _Graph:
         encoder = self.encoder
         ids = ops.parameter([-1, -1], np.int32, name="input_ids")
         inputs = [ids]
-        hidden = ops.gather(_constant(encoder.words, "words"), ids, _axis(0))
+        hidden = ops.gather(_constant(encoder.words, WORDS), ids, _axis(0))
         tokens = ops.gather(ops.shape_of(ids, "i32"), _axis([1]), _axis(0))
         hidden = ops.add(hidden, ops.slice(_constant(encoder.positions, "positions"), _axis([0]), tokens, _axis([1])))
         if encoder.types is not None:

@@ -74,7 +74,17 @@ class PetsSpec(ModelSpec):
         description="whether to also output, for every token, the attention that it receives, summed over queries, "
         "heads and layers, which a cascade uses to prune words; engine openvino only",
     )
-    truncate: bool = Field(False, description="truncate longer texts to the limit instead of refusing them")
+    truncate: Literal[True, False, "stride"] = Field(
+        False,
+        description="false: refuse longer texts than the limit; true: truncate them; stride: tasks of embedding, "
+        "token-classification and question-answering read them in windows and merge the results, others refuse them",
+    )
+    stride: int | None = Field(
+        None,
+        ge=0,
+        description="truncate: stride: tokens that consecutive windows have in common; default: 0 for embeddings, else "
+        "128 or half of the limit if that is less",
+    )
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, cast
 
-from tidal.pets.engine.description import BlockPaths, Description, EncoderForm, LinearSpec, NormSpec
+from tidal.pets.engine.description import WORDS, BlockPaths, Description, EncoderForm, LinearSpec, NormSpec
 from tidal.pets.terms import FloatArray
 from tidal_builders.pets.encoder import Encoder
 
@@ -18,7 +18,7 @@ def weights_of(encoder: Encoder, digest: str, *, hidden: bool = True) -> tuple[d
         digest: Digest of all weights, by which tasks name the encoder.
         hidden: Whether the engine returns hidden states, and not only pooled vectors.
     """
-    weights = {"words": encoder.words, "positions": encoder.positions}
+    weights = {WORDS: encoder.words, "positions": encoder.positions}
     if encoder.types is not None:
         weights["types"] = encoder.types
     linear, norm = [], []

@@ -13,24 +13,36 @@ from hypothesis import strategies as st
 
 from testing.small_base import WIDTH
 from testing.task_heads import HEAD_TASKS, expected, random_head
-from testing.truth import KINDS, Exported
+from testing.truth import KINDS, Exported, Truth, random_terms
 from tests.pets.engine.conftest import VOCABULARY, Bench
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.heads import POOLED, POOLINGS, HeadRows, check_head, computed, head_reads
+from tidal.pets.merging import unmerged
 from tidal.pets.opening import open_pets_engine
 from tidal.pets.terms import Head, TaskTerms
+from tidal.pets.vocabulary import VocabularyForm, VocabularyHead
 
 TOLERANCE = 2e-4
+FORM = VocabularyForm(words=50, tied=True, activation="gelu", epsilon=1e-5)
 Row = tuple[str, str, int, int]  # type of terms, task of the head, tokens, seed
+
+
+def head_of(bench: Bench, task: str, seed: int) -> Head:
+    """A random head of a task for the bench's encoder."""
+    return random_head(task, bench.base.layers.width, seed, words=VOCABULARY)
 
 
 def answers(bench: Bench, rows: list[Row], ids: Any) -> list[Any]:
     """What the heads of all rows compute from one batch of the encoder."""
     lengths = np.asarray([length for _, _, length, _ in rows])
-    heads = [random_head(task, bench.base.layers.width, seed) for _, task, _, seed in rows]
+    heads = [head_of(bench, task, seed) for _, task, _, seed in rows]
     every = any(head_reads(head) == "tokens" for head in heads)
     outputs = bench.engine.run([bench.tasks[kind].task for kind, *_ in rows], ids, lengths, all_tokens=every)
-    found = [computed(head, outputs, [row], lengths[[row]])[0] for row, head in enumerate(heads)]
+    loaded = [bench.engine.add(TaskTerms(head)) for head in heads]
+    own = [row[:length] for row, length in zip(ids, lengths, strict=True)]
+    found = [computed(task.head, outputs, [row], lengths[[row]], [own[row]])[0] for row, task in enumerate(loaded)]
+    for task in loaded:
+        bench.engine.remove(task)
     return [value[:length] if value.ndim == 2 else value for value, length in zip(found, lengths, strict=True)]
 
 
@@ -51,7 +63,7 @@ def test_a_rows_answer_does_not_depend_on_its_batch(bench: Callable[[str], Bench
         own = ids[number : number + 1, : row[2]]
         (alone,) = answers(made, [row], own)
         np.testing.assert_allclose(together[number], alone, atol=TOLERANCE, rtol=0)
-        head = random_head(row[1], made.base.layers.width, row[3])
+        head = head_of(made, row[1], row[3])
         wanted = expected(made.tasks[row[0]].truth, head, own[0].tolist())
         np.testing.assert_allclose(together[number], wanted, atol=5 * TOLERANCE, rtol=1e-4)
 
@@ -83,13 +95,85 @@ def test_classifications_alone_run_the_last_block_for_first_tokens_only(bench: C
         ({"task": "rerank"}, "the head has 3 labels; a head of task rerank has no labels"),
         ({"labels": ("one",)}, "the head has one label, 'one', and the task classification; one output is a score"),
         ({"labels": ("a", "b")}, r"have the shapes \(3, 16\) and \(3,\); accepted for task classification are \(2, 16"),
-        ({"task": "fill-mask"}, "unknown task 'fill-mask' of a head: accepted: classification"),
+        ({"task": "fill-masks"}, "unknown task 'fill-masks' of a head: did you mean 'fill-mask'"),
+        ({"task": "fill-mask"}, "the head has 3 labels; a head of task fill-mask has no labels"),
+        ({"task": "sparse-embedding", "labels": ()}, "sparse-embedding needs the layers before its scores of words"),
+        ({"vocabulary": VocabularyHead.empty(FORM, WIDTH)}, "classification does not score the words of a vocabulary"),
         ({"settings": {"surprise": 1}}, "the settings of task classification are not valid: .*surprise"),
     ],
 )
 def test_a_head_that_does_not_fit_its_task_is_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         check_head(replace(random_head("classification", WIDTH, 0), **changed), WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"weight": np.zeros((50, WIDTH), np.float32)},
+            r"\(50, 16\) and \(50,\); accepted for task fill-mask are \(0, 16",
+        ),
+        (
+            {"bias": np.zeros(9, np.float32)},
+            r"\(0, 16\) and \(9,\); accepted for task fill-mask are \(0, 16\) and \(50,",
+        ),
+        (
+            {"vocabulary": VocabularyHead.empty(FORM, 3)},
+            r"the layers before a head's scores have the shapes .*\(3, 3\)",
+        ),
+        ({"settings": {}}, "the settings of task fill-mask are not valid: .*mask_id"),
+    ],
+)
+def test_a_head_for_words_that_does_not_fit_is_refused(changed: dict[str, Any], message: str) -> None:
+    check_head(random_head("fill-mask", WIDTH, 0), WIDTH)
+    with pytest.raises(InvalidArgument, match=message):
+        check_head(replace(random_head("fill-mask", WIDTH, 0), **changed), WIDTH)
+
+
+@pytest.mark.parametrize("engine", ["openvino", "torch"])
+@pytest.mark.parametrize("seed", range(4))
+def test_heads_for_words_have_the_bases_weights_or_their_own(
+    exported: Callable[..., Exported], engine: str, seed: int
+) -> None:
+    base = exported("roberta", engine)
+    opened = open_pets_engine(engine, base.folder, threads=1, device="cpu")
+    ids, lengths = np.array([[9, 4, 7, 4, 4, 4], [8, 5, 5, 0, 0, 0], [4, 6, 0, 0, 0, 0]]), np.array([6, 3, 2])
+    rows = [row[:length] for row, length in zip(ids, lengths, strict=True)]
+    for name in ("fill-mask", "sparse-embedding"):
+        terms = replace(
+            random_terms("low_rank", base.layers, seed),
+            head=random_head(name, base.layers.width, seed, words=VOCABULARY),
+        )
+        task = opened.add(terms)
+        assert task.bytes < terms.bytes + 50_000  # the base's words are not counted
+        outputs = opened.run([task] * 3, ids, lengths, all_tokens=True)
+        found = computed(task.head, outputs, range(3), lengths, rows)
+        truth = Truth(base.model, terms)
+        for row, own in enumerate(rows):
+            wanted = expected(truth, terms.head, own.tolist())
+            np.testing.assert_allclose(found[row], wanted, atol=5 * TOLERANCE, rtol=1e-4)
+        if name == "fill-mask":  # the fourth mask of the first row is beyond the head's limit
+            assert (found.reshape(3, 3, -1) != 0).any(-1).tolist() == [[True] * 3, [False] * 3, [True, False, False]]
+
+
+@pytest.mark.parametrize("engine", ["openvino", "torch"])
+def test_a_merged_copy_has_the_bases_words(exported: Callable[..., Exported], engine: str) -> None:
+    base = exported("bert", engine)
+    head = random_head("fill-mask", base.layers.width, 0, words=VOCABULARY)
+    terms = replace(random_terms("low_rank", base.layers, 1), head=head)
+    copy = open_pets_engine(engine, base.folder, threads=1, device="cpu", merged=terms)
+    task = copy.add(unmerged(terms))
+    ids = np.array([[9, 4, 7, 4]])
+    found = computed(task.head, copy.run([task], ids, np.array([4]), all_tokens=True), [0], np.array([4]), [ids[0]])
+    np.testing.assert_allclose(found[0], expected(Truth(base.model, terms), head, ids[0].tolist()), atol=5 * TOLERANCE)
+
+
+def test_words_of_another_base_are_refused(exported: Callable[..., Exported]) -> None:
+    base = exported("roberta", "torch")
+    opened = open_pets_engine("torch", base.folder, threads=1, device="cpu")
+    with pytest.raises(InvalidArgument, match="scores 50 words by the base's word embeddings, which are 60"):
+        opened.add(TaskTerms(random_head("fill-mask", base.layers.width, 0)))
 
 
 def test_an_unknown_pooling_is_refused() -> None:

@@ -58,7 +58,8 @@ class Served(Publishing):
     """A running server with the models `base`; `full`, with fixed batches of 16; `small`, with memory for about three
     tasks; `hot`, with merged copies and a profile in which the terms of EXPENSIVE kinds cost far more than a pass;
     `pairs`, with batches of at most two and a profile in which a pass takes as long as its longest query; `torch`, the
-    same base with another engine; and `hub`, built from the base of AdapterHub's adapters, without tasks.
+    same base with another engine; `strided` and `cut`, which read longer texts in windows or truncate them; and `hub`,
+    built from the base of AdapterHub's adapters, without tasks.
 
     Attributes:
         server: The server.
@@ -90,6 +91,8 @@ def served(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
         base.copy(repository, "small", extra_config=small),
         base.copy(repository, "hot", extra_config=parameter("merged_copies", 3)),
         base.copy(repository, "pairs", extra_config=parameter("max_batch", 2)),
+        base.copy(repository, "strided", extra_config=parameter("truncate", "stride")),
+        base.copy(repository, "cut", extra_config=parameter("truncate", "true")),
         tasks_folder(repository / "torch"),
     ]
     build(base.source, repository, "torch", engine="torch", threads=1, max_batch=4)

@@ -26,9 +26,9 @@ from tidal.pets.profile import Grid, PetsProfile
 from tidal.pets.service import PetsService
 from tidal.pets.tasks.folder import add_task
 from tidal.pets.terms import FloatArray, TaskTerms
+from tidal.pets.texts import TaskTexts
 from tidal.profiles import LatencyProfile
 from tidal.service import ServiceContext
-from tidal.text import TextTokenizer
 from tidal.triton.keeper import ServiceKeeper
 
 MAX_LENGTH, MAX_BATCH = 16, 8
@@ -201,7 +201,7 @@ def running(
     metrics, engine, tasks = Metrics("pets"), FakeEngine(narrow=narrow), Tasks(folder / "tasks")
     opened: list[TextRequest] = []
     schedulers, libraries, copies = list[PetsScheduler](), list[PetsLibrary](), list[FakeEngine]()
-    tokenizer = TextTokenizer(write_tokenizer(folder / "tokenizer.json"), MAX_LENGTH)
+    texts = TaskTexts(write_tokenizer(folder / "tokenizer.json"), MAX_LENGTH)
 
     scheduler_tables = profile(milliseconds, terms_ms).tables()
 
@@ -215,10 +215,10 @@ def running(
         scheduler = PetsScheduler(scheduler_tables, batching, by_utility=by_utility, narrow=narrow)
         schedulers.append(scheduler)
         merging = MergingOptions(open_copy, scheduler_tables, MergeRule(merged_copies))
-        libraries.append(open_library(tasks.folder, BASE, engine, budget, metrics))
+        libraries.append(open_library(tasks.folder, BASE, engine, texts.tokenizer, budget, metrics))
         return PetsService(
             context,
-            tokenizer,
+            texts,
             engine,
             libraries[-1],
             scheduler,

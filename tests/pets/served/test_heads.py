@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from testing.pets import MADE, Base
-from testing.task_heads import PROMPTS, answer_or_none, entities, expected, random_head
+from testing.task_heads import MAX_MASKS, PROMPTS, answer_or_none, entities, expected, random_head
 from testing.truth import Truth, random_terms
 from testing.waiting import until
 from tests.pets.served.conftest import Served
@@ -37,6 +37,8 @@ TASKS: dict[str, tuple[str, str, str, int, tuple[str, ...]]] = {
     "vectors": ("embedding", "lora", "low_rank", 6, ("mean",)),
     "first": ("embedding", "adapter", "after_norm", 7, ("cls",)),
     "answers": ("question-answering", "lora", "low_rank", 8, ()),
+    "words": ("fill-mask", "lora", "low_rank", 10, ()),  # with the base's word embeddings
+    "terms": ("sparse-embedding", "bitfit", "bias", 9, ()),
 }
 PAIRED = ("rerank", "question-answering")
 Query = tuple[str, str, str | None]
@@ -50,7 +52,8 @@ class Tasks:
         self.terms: dict[str, TaskTerms] = {}
         self._truths: dict[str, Truth] = {}
         for name, (task, _, terms, seed, pooling) in TASKS.items():
-            head = random_head(task, base.layers.width, seed, pooling or ("mean",))
+            words = len(base.tokenizer)
+            head = random_head(task, base.layers.width, seed, pooling or ("mean",), words=words)
             self.terms[name] = replace(random_terms(terms, base.layers, seed), head=head)
 
     def add(self, folder: Any) -> None:
@@ -111,6 +114,12 @@ def check(tasks: Tasks, query: Query, answer: Any) -> None:
         clear = np.abs(values) > 1e-3
         assert (signs[clear] == (values[clear] > 0)).all()
         return
+    if task == "fill-mask":
+        check_words(tasks, query[1], values, json.loads(answer["predictions"][0, 0]))
+        return
+    if task == "sparse-embedding":
+        check_terms(values, answer["indices"][0], answer["weights"][0])
+        return
     if task == "question-answering":
         context = str(query[2])
         place = answer_or_none(values, tasks.base.tokenizer(query[1], context), context, impossible=False)
@@ -143,6 +152,27 @@ def check(tasks: Tasks, query: Query, answer: Any) -> None:
         np.testing.assert_allclose([each["score"] for each in found], [each["score"] for each in wanted], atol=1e-3)
 
 
+def check_words(tasks: Tasks, text: str, values: FloatArray, found: Any) -> None:
+    """Compare the five most likely words for each mask of a text with scores of all words, [masks * words]."""
+    scores = values.reshape(MAX_MASKS, -1)[: text.count("[MASK]")].astype(np.float64)
+    assert len(found) == len(scores)
+    for own, logits in zip(found, scores, strict=True):
+        powers = np.exp(logits - logits.max())
+        best = np.argsort(-logits)[:5].tolist()
+        assert [each["token_id"] for each in own] == best
+        assert [each["token"] for each in own] == [tasks.base.tokenizer.decode([number]) for number in best]
+        np.testing.assert_allclose([each["score"] for each in own], (powers / powers.sum())[best], rtol=5e-3, atol=1e-5)
+
+
+def check_terms(values: FloatArray, ids: Any, weights: Any) -> None:
+    """Compare a sparse embedding with weights of all words."""
+    assert (np.diff(ids) > 0).all()
+    assert (weights > 0).all()
+    found = np.zeros_like(values)
+    found[ids] = weights
+    np.testing.assert_allclose(found, values, atol=1e-4 * max(1.0, float(values.max())))
+
+
 def queries(count: int, seed: int) -> list[Query]:
     texts = make_texts(2 * count, seed, longest=12)
     names = list(TASKS)
@@ -150,7 +180,10 @@ def queries(count: int, seed: int) -> list[Query]:
     for number in range(count):
         name = names[number % len(names)]
         pair = texts[count + number] if TASKS[name][0] in PAIRED else None
-        chosen.append((name, texts[number], pair))
+        text = texts[number]
+        if TASKS[name][0] == "fill-mask":
+            text = " ".join(["[MASK]", text, *["[MASK]"] * (number % MAX_MASKS)])
+        chosen.append((name, text, pair))
     return chosen
 
 
@@ -195,7 +228,10 @@ def test_a_task_answers_alone_as_in_a_batch_with_others(served: Served, tasks: T
 
     for query, one, other in zip(asked, alone, asyncio.run(ask()), strict=True):
         check(tasks, query, one)
-        output = next(output for output in ("embedding", "logits", "score") if output in one)
+        check(tasks, query, other)
+        output = next((output for output in ("embedding", "logits", "score") if output in one), None)
+        if output is None:
+            continue
         wanted = one[output]
         np.testing.assert_allclose(other[output], wanted, atol=2e-5 * max(1.0, float(np.abs(wanted).max())))
 
@@ -234,6 +270,40 @@ def test_a_file_is_embedded_by_a_task(served: Served, tasks: Tasks, tmp_path: Pa
     assert done.exit_code == 0, done.output
     wanted = [tasks.values("vectors", PROMPTS["query"] + text, None) for text in texts]
     np.testing.assert_allclose(np.load(out), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_methods_of_clients_for_words(served: Served, tasks: Tasks, protocol: str) -> None:
+    texts = make_texts(70, seed=13)  # more rows than a request has
+    masked = "[MASK] a hotel [MASK]"
+    with Client(served.url(protocol)) as client:
+        vectors = client.sparse_embed("full", texts, task="terms")
+        predictions = client.predict_masks("full", masked, task="words", top_k=2)
+    for text, vector in zip(texts, vectors, strict=True):
+        check_terms(tasks.values("terms", text, None), np.array(vector.indices), np.array(vector.weights))
+    scores = tasks.values("words", masked, None).reshape(MAX_MASKS, -1)
+    assert [[each.token_id for each in mask] for mask in predictions] == [
+        np.argsort(-own)[:2].tolist() for own in scores[:2]
+    ]
+
+    async def ask() -> Any:
+        async with AsyncClient(served.url(protocol)) as client:
+            return await client.predict_masks("full", masked, task="words", top_k=2)
+
+    assert [[each.token for each in mask] for mask in asyncio.run(ask())] == [
+        [each.token for each in mask] for mask in predictions
+    ]
+
+
+def test_the_command_prints_words(served: Served, tasks: Tasks) -> None:
+    command = ["infer", "full", "--url", served.url("http"), "--text"]
+    done = CliRunner().invoke(build_app(), [*command, "[MASK] hotel", "--task", "words"])
+    assert done.exit_code == 0, done.output
+    best = int(tasks.values("words", "[MASK] hotel", None).reshape(MAX_MASKS, -1)[0].argmax())
+    assert tasks.base.tokenizer.decode([best]) in done.output
+    done = CliRunner().invoke(build_app(), [*command, "hotel", "--task", "terms"])
+    assert done.exit_code == 0, done.output
+    assert str(int(tasks.values("terms", "hotel", None).argmax())) in done.output
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
@@ -277,6 +347,13 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("names", {"text_input": np.array([[b"\xff"]], object)}, {}, "is not valid UTF-8"),
     ("names", inputs_of(("", None)), {}, "is empty"),
     ("topics", inputs_of(("hotel", None)), {"threshold": 2}, "threshold"),
+    ("words", inputs_of(("hotel", None)), {}, "text_input row 0 has 0 masked words; this model accepts 1 to 3, each"),
+    ("words", inputs_of(("[MASK] " * 4, None)), {}, "has 4 masked words"),
+    ("words", inputs_of(("[MASK]", "film")), {}, "text_pair was sent, and masked words are those of one text"),
+    ("words", inputs_of(("[MASK]", None)), {"top_k": 0}, "top_k"),
+    ("terms", inputs_of(("hotel", "film")), {}, "text_pair was sent, and an embedding is of one text"),
+    ("terms", inputs_of(("hotel", None)), {"outputs": ["predictions"]},
+     "requested of task 'terms', which is of sparse-embedding and has the outputs indices, weights"),
 ]  # fmt: skip
 
 

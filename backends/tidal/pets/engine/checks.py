@@ -17,6 +17,7 @@ from tidal.pets.terms import (
     Activation,
     Bottleneck,
     FloatArray,
+    Head,
     LinearTerms,
     LowRankDelta,
     NormTerms,
@@ -50,13 +51,8 @@ def checked_terms(terms: TaskTerms, description: Description) -> TaskTerms:
     check_head(terms.head, description.width)
     if head_reads(terms.head) != "pooled" and not description.hidden:
         raise no_hidden_error()
-    head = replace(
-        terms.head,
-        weight=_floats("head weight", terms.head.weight, terms.head.weight.shape),
-        bias=_floats("head bias", terms.head.bias, terms.head.bias.shape),
-    )
     return TaskTerms(
-        head,
+        _head(terms.head, description),
         {path: _linear(linear[path], own) for path, own in terms.linear.items()},
         {path: _norm(path, norm[path], own) for path, own in terms.norm.items()},
     )
@@ -93,6 +89,24 @@ def checked_batch(
     if given.shape != ids.shape:
         raise InvalidArgument(f"type_ids have shape {given.shape}, ids have {ids.shape}")
     return bounded, _bounded("type_ids", given, description.types)
+
+
+def _head(head: Head, description: Description) -> Head:
+    vocabulary = head.vocabulary
+    if vocabulary is not None:
+        if vocabulary.form.tied and vocabulary.form.words != description.vocabulary:
+            raise InvalidArgument(
+                f"the head scores {vocabulary.form.words} words by the base's word embeddings, which are "
+                f"{description.vocabulary}; import the task again"
+            )
+        arrays = {name: _floats(f"head {name}", array, array.shape) for name, array in vocabulary.arrays.items()}
+        vocabulary = vocabulary.with_arrays(arrays)
+    return replace(
+        head,
+        weight=_floats("head weight", head.weight, head.weight.shape),
+        bias=_floats("head bias", head.bias, head.bias.shape),
+        vocabulary=vocabulary,
+    )
 
 
 def _bounded(what: str, array: Ids, limit: int) -> npt.NDArray[np.int32]:

@@ -31,7 +31,7 @@ class LoadedTask:
 
     def __init__(self, head: Head, packed: int) -> None:
         self.head = head
-        self.bytes = packed + head.weight.nbytes + head.bias.nbytes
+        self.bytes = packed + head.bytes
 
 
 class PetsLane(Protocol):

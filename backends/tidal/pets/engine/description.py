@@ -15,6 +15,8 @@ WEIGHTS_FILE = "encoder.safetensors"
 DESCRIPTION_FILE = "encoder.json"
 # Name of the output of the graph and of the model.
 ATTENTION_RECEIVED = "attention_received"
+# Name of the word embeddings among the weights.
+WORDS = "words"
 
 
 class LinearSpec(Strict):

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from tidal.errors import InvalidArgument, did_you_mean
-from tidal.pets.heads import check_head, head_outputs
+from tidal.pets.heads import check_head, head_outputs, head_rows
 from tidal.pets.kinds.kind import Kind
 from tidal.pets.kinds.tensors import LayerTensors
 from tidal.pets.terms import BaseLayers, FloatArray, Head, LinearTerms, NormLayer, NormTerms, TaskTerms
@@ -22,6 +22,8 @@ from tidal.tasks.stored import SEPARATOR, Storage, by_layer
 from tidal.tensor_file import Array
 
 _HEAD = "head"
+# Prefix of the parts before the scores of a head for the words of the vocabulary.
+_BEFORE = "transform_"
 
 
 def read_terms(kind: Kind, tensors: Mapping[str, Array], form: Head, base: BaseLayers) -> TaskTerms:
@@ -76,6 +78,9 @@ def write_terms(kind: Kind, terms: TaskTerms, base: BaseLayers, storage: Storage
     check_head(terms.head, base.width)
     with _naming(_HEAD):
         store(_HEAD, {part: storage.values(getattr(terms.head, part)) for part in ("weight", "bias")})
+        if terms.head.vocabulary is not None:
+            arrays = terms.head.vocabulary.arrays.items()
+            store(_HEAD, {f"{_BEFORE}{part}": storage.values(array) for part, array in arrays})
     for path, change in terms.linear.items():
         layer = base.linear.get(path)
         if layer is None:
@@ -111,13 +116,17 @@ def _naming(path: str) -> Iterator[None]:
 def _read_head(parts: Mapping[str, Array], form: Head, base: BaseLayers) -> Head:
     # Not a layer of the base, but checked in the same way.
     tensors = LayerTensors(_HEAD, NormLayer(np.zeros(0, np.float32), np.zeros(0, np.float32)), parts)
-    outputs = head_outputs(form)
     of = "a row for each label" if form.labels else f"the outputs of task {form.task}"
-    weight = tensors.values("weight", (outputs, base.width), of)
-    bias = tensors.values("bias", (outputs,), of)
+    weight = tensors.values("weight", (head_rows(form), base.width), of)
+    bias = tensors.values("bias", (head_outputs(form),), of)
+    vocabulary = form.vocabulary
+    if vocabulary is not None:
+        width = "the encoder's width"
+        arrays = {part: tensors.values(f"{_BEFORE}{part}", own.shape, width) for part, own in vocabulary.arrays.items()}
+        vocabulary = vocabulary.with_arrays(arrays)
     if left := tensors.left():
         raise tensors.refuse(left[0][:80], "is unknown; accepted are head/weight and head/bias")
-    head = replace(form, weight=weight, bias=bias)
+    head = replace(form, weight=weight, bias=bias, vocabulary=vocabulary)
     check_head(head, base.width)
     return head
 

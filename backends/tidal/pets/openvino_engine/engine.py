@@ -23,7 +23,7 @@ from tidal.pets.engine.contract import (
     no_attention_error,
     no_hidden_error,
 )
-from tidal.pets.engine.description import ATTENTION_RECEIVED, GRAPH_FILE, Description, read_description
+from tidal.pets.engine.description import ATTENTION_RECEIVED, GRAPH_FILE, WORDS, Description, read_description
 from tidal.pets.openvino_engine.merging import merge_into
 from tidal.pets.openvino_engine.native import core, library, raise_on_failure
 from tidal.pets.openvino_engine.tasks import NativeTask, load_task
@@ -105,6 +105,7 @@ class OpenVinoPetsEngine:
         description: Layers of the encoder.
         wide: Requests of the form with all threads.
         narrow: Requests of the form with one thread each, one per lane.
+        words: Word embeddings, for heads that have no weights of their own; None: there are no such heads.
 
     Attributes:
         description: Layers of the encoder.
@@ -112,9 +113,14 @@ class OpenVinoPetsEngine:
     """
 
     def __init__(
-        self, description: Description, wide: Sequence[ov.InferRequest], narrow: Sequence[ov.InferRequest] = ()
+        self,
+        description: Description,
+        wide: Sequence[ov.InferRequest],
+        narrow: Sequence[ov.InferRequest] = (),
+        words: FloatArray | None = None,
     ) -> None:
         self.description = description
+        self._words = words
         self._handles = threading.Lock()
         forms = [wide, *([request] for request in narrow)]
         self.lanes = tuple(OpenVinoLane(form, description, self._handles) for form in forms)
@@ -125,7 +131,7 @@ class OpenVinoPetsEngine:
         Raises:
             InvalidArgument: The terms do not fit the encoder.
         """
-        return load_task(terms, self.description)
+        return load_task(terms, self.description, self._words)
 
     def remove(self, task: LoadedTask) -> None:
         """Remove a task; its memory is freed when the last batch that runs with it finishes."""
@@ -196,9 +202,17 @@ def open_openvino_engine(
         raise Unsupported(f"this processor does not run {precision}: OpenVINO uses {granted} instead; accepted is fp32")
     wide = [compiled.create_infer_request() for _ in range(contexts)]
     if not narrow:
-        return OpenVinoPetsEngine(description, wide)
+        return OpenVinoPetsEngine(description, wide, words=_words(graph))
     singles = _compile(graph, precision, narrow, 1)
-    return OpenVinoPetsEngine(description, wide, [singles.create_infer_request() for _ in range(narrow)])
+    return OpenVinoPetsEngine(
+        description, wide, [singles.create_infer_request() for _ in range(narrow)], words=_words(graph)
+    )
+
+
+def _words(graph: ov.Model) -> FloatArray | None:
+    """The word embeddings of a graph: the pages of its file that they are mapped from, not a copy."""
+    found = (node for node in graph.get_ops() if node.get_friendly_name() == WORDS)
+    return next((np.asarray(node.data) for node in found if node.get_type_name() == "Constant"), None)
 
 
 def _compile(graph: ov.Model, precision: PetsPrecision, streams: int, threads: int) -> ov.CompiledModel:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from tidal.pets.engine.checks import checked_terms
 from tidal.pets.engine.contract import REMOVED_TASK, LoadedTask
 from tidal.pets.engine.description import Description
 from tidal.pets.openvino_engine.native import library, raise_on_failure
-from tidal.pets.terms import Bottleneck, Head, LinearTerms, LowRankDelta, NormTerms, SparseDelta, TaskTerms
+from tidal.pets.terms import Bottleneck, FloatArray, Head, LinearTerms, LowRankDelta, NormTerms, SparseDelta, TaskTerms
 
 # As backends/native/activation.hpp numbers them.
 _ACTIVATIONS = {"relu": 1, "gelu": 2, "silu": 4}
@@ -54,12 +53,13 @@ class NativeTask(LoadedTask):
         self.release()
 
 
-def load_task(terms: TaskTerms, description: Description) -> NativeTask:
+def load_task(terms: TaskTerms, description: Description, words: FloatArray | None = None) -> NativeTask:
     """Check a task's terms against the layers of a graph, copy and pack them.
 
     Args:
         terms: Terms of the task.
         description: Layers of the encoder.
+        words: Word embeddings of the encoder, for heads that have no weights of their own.
 
     Raises:
         InvalidArgument: As `checked_terms`.
@@ -67,7 +67,7 @@ def load_task(terms: TaskTerms, description: Description) -> NativeTask:
     terms = checked_terms(terms, description)
     linear = {spec.path: (number, spec.outputs, spec.inputs) for number, spec in enumerate(description.linear)}
     norm = {spec.path: number for number, spec in enumerate(description.norm)}
-    head = replace(terms.head, weight=terms.head.weight.copy(), bias=terms.head.bias.copy())
+    head = terms.head.loaded(words)
     handle = library().tidal_task_create(len(linear), len(norm))
     raise_on_failure(handle)
     try:

@@ -110,6 +110,7 @@ def add_task(
         TaskInfo, name, content,
         kind=kind, base=base.digest, head=head.task, settings=dict(head.settings), labels=head.labels,
         token_types=head.token_types, memory_bytes=terms.bytes, provenance=provenance,
+        vocabulary=None if head.vocabulary is None else head.vocabulary.form,
     )  # fmt: skip
 
     def confirm(task: PetsTask) -> TaskInfo:
@@ -149,4 +150,5 @@ def _read(folder: Path, name: str, base: BaseLayers) -> PetsTask:
 
 def _max_bytes(base: BaseLayers, info: TaskInfo) -> int:
     weights = sum(layer.weight.size for layer in base.linear.values())
-    return 2 * 4 * (weights + len(info.labels) * base.width) + _EXTRA_BYTES
+    outputs = len(info.labels) if info.vocabulary is None else info.vocabulary.words
+    return 2 * 4 * (weights + outputs * base.width) + _EXTRA_BYTES

@@ -14,8 +14,9 @@ from pydantic import Field, model_validator
 from tidal.encoder_tasks.entries import TaskName
 from tidal.errors import InvalidArgument
 from tidal.manifest import Strict
-from tidal.pets.heads import check_head, head_outputs
+from tidal.pets.heads import check_head, head_outputs, head_rows
 from tidal.pets.terms import Head
+from tidal.pets.vocabulary import VocabularyForm, VocabularyHead
 from tidal.tasks.record import LabelledRecord, read_record
 
 
@@ -79,14 +80,17 @@ class TaskInfo(LabelledRecord):
     head: TaskName = Field("classification", description="what the head's outputs mean: a task of encoders")
     settings: dict[str, Any] = Field(default_factory=dict, description="settings of the head")
     token_types: bool = Field(True, description="whether the task's texts have token types; if not, all are 0")
+    vocabulary: VocabularyForm | None = Field(
+        None, description="how the head scores the words of the vocabulary; null: it does not"
+    )
     provenance: Provenance
 
     @model_validator(mode="after")
     def _check_head(self) -> TaskInfo:
         try:
-            outputs = head_outputs(head := self.empty_head(1))
-            empty = replace(head, weight=np.zeros((outputs, 1), np.float32), bias=np.zeros(outputs, np.float32))
-            check_head(empty, 1)
+            head = self.empty_head(1)
+            weight, bias = np.zeros((head_rows(head), 1), np.float32), np.zeros(head_outputs(head), np.float32)
+            check_head(replace(head, weight=weight, bias=bias), 1)
         except (InvalidArgument, KeyError) as error:
             raise ValueError(str(error)) from None
         return self
@@ -98,7 +102,8 @@ class TaskInfo(LabelledRecord):
             width: Size of the encoder's hidden states.
         """
         values = np.zeros((0, width), np.float32), np.zeros(0, np.float32)
-        return Head(*values, self.labels, self.head, self.settings, self.token_types)
+        vocabulary = None if self.vocabulary is None else VocabularyHead.empty(self.vocabulary, width)
+        return Head(*values, self.labels, self.head, self.settings, self.token_types, vocabulary)
 
     @property
     def fingerprint(self) -> str:
@@ -106,6 +111,8 @@ class TaskInfo(LabelledRecord):
         parts = (self.base, *self.labels, self.tensors.sha256)
         if self.head != "classification":
             parts += (json.dumps([self.head, self.settings], sort_keys=True),)
+        if self.vocabulary is not None:
+            parts += (self.vocabulary.model_dump_json(),)
         if not self.token_types:
             parts += ("no token types",)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()

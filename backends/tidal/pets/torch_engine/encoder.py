@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-from tidal.pets.engine.description import BlockPaths, Description
+from tidal.pets.engine.description import WORDS, BlockPaths, Description
 from tidal.pets.torch_engine.operators import ACTIVATIONS, Matrices, Site
 
-WORDS, POSITIONS, TYPES = "words", "positions", "types"
+POSITIONS, TYPES = "positions", "types"
 
 
 class Rows(Protocol):

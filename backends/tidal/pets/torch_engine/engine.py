@@ -11,7 +11,7 @@ from tidal.device import DeviceKind
 from tidal.errors import Unsupported
 from tidal.pets.engine.checks import checked_batch
 from tidal.pets.engine.contract import EncoderOutputs, Ids, LoadedTask, no_attention_error
-from tidal.pets.engine.description import Description
+from tidal.pets.engine.description import WORDS, Description
 from tidal.pets.policies.streams import TaskOperator
 from tidal.pets.terms import FloatArray, TaskTerms
 from tidal.pets.torch_engine.encoder import TorchEncoder
@@ -38,7 +38,13 @@ class TorchPetsEngine:
     """
 
     def __init__(
-        self, description: Description, encoder: TorchEncoder, runner: Runner, pools: RowPools, shared_norms: Numbers
+        self,
+        description: Description,
+        encoder: TorchEncoder,
+        runner: Runner,
+        pools: RowPools,
+        shared_norms: Numbers,
+        words: FloatArray | None = None,
     ) -> None:
         self.description = description
         self.device: DeviceKind = "gpu" if runner.device.type == "cuda" else "cpu"
@@ -47,6 +53,7 @@ class TorchPetsEngine:
         self._runner = runner
         self._pools = pools
         self._shared_norms = shared_norms
+        self._words = words  # for heads that have no weights of their own
         self._held = TaskReferences()
 
     def add(self, terms: TaskTerms, *, cost_key: str | None = None) -> TorchTask:
@@ -55,7 +62,15 @@ class TorchPetsEngine:
         Raises:
             InvalidArgument: The terms do not fit the encoder.
         """
-        return load_task(terms, self.description, self._pools, self._shared_norms, self._runner.device, cost_key)
+        return load_task(
+            terms,
+            self.description,
+            self._pools,
+            self._shared_norms,
+            self._runner.device,
+            cost_key,
+            words=self._words,
+        )
 
     def remove(self, task: LoadedTask) -> None:
         """Remove a task; its memory is freed when the last batch that runs with it finishes."""
@@ -131,7 +146,8 @@ def open_torch_engine(
     runner = _runner(device, threads, description)
     pools = RowPools(row_lengths(description), runner.device)
     encoder = TorchEncoder(description, as_tensors(weights), runner.device)
-    return TorchPetsEngine(description, encoder, runner, pools, put_norms(pools, description, weights))
+    norms = put_norms(pools, description, weights)
+    return TorchPetsEngine(description, encoder, runner, pools, norms, weights[WORDS])
 
 
 def _runner(device: DeviceKind, threads: int, description: Description) -> Runner:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -129,6 +129,8 @@ def load_task(
     shared_norms: Numbers,
     device: torch.device,
     cost_key: str | None = None,
+    *,
+    words: FloatArray | None = None,
 ) -> TorchTask:
     """Check a task's terms against the encoder's layers and copy them to the device.
 
@@ -139,6 +141,7 @@ def load_task(
         shared_norms: Row numbers of the base's own weights and biases, [normalisations, 2].
         device: Device that stores the sparse terms.
         cost_key: Name under which a profile lists what the task's operators cost; None: in none.
+        words: Word embeddings of the encoder, for heads that have no weights of their own.
 
     Raises:
         InvalidArgument: A layer is unknown, or an array has another shape, type or content than the layer accepts.
@@ -167,8 +170,7 @@ def load_task(
             _add_bottleneck(rows, found, layer, own.bottleneck)
     norms = _add_norms(rows, terms, description, shared_norms)
     packed = pack_sparse(sparse, description, device) if sparse else None
-    head = replace(terms.head, weight=terms.head.weight.copy(), bias=terms.head.bias.copy())
-    task = TorchTask(head, cost_key, pools, rows.put(pools), packed.bytes if packed else 0)
+    task = TorchTask(terms.head.loaded(words), cost_key, pools, rows.put(pools), packed.bytes if packed else 0)
     task.bias = bias if bias.any() else None
     task.norms = norms
     task.low_rank = low_rank if low_rank.rank.any() else None

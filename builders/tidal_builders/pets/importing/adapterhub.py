@@ -213,7 +213,10 @@ def _head(folder: Path, trained: Path | None, base: ImportBase, options: ImportO
     config = described.get("config") or _plain(described, tensors)
     found = _HEAD_TYPES.get(str(config.get("head_type")))
     if found is None:
-        raise Unsupported(f"the head's type is {config.get('head_type')}; accepted: {', '.join(_HEAD_TYPES)}")
+        raise Unsupported(
+            f"the head's type is {config.get('head_type')}; accepted: {', '.join(_HEAD_TYPES)}. Heads of words are "
+            "imported from checkpoints and from peft's adapters"
+        )
     layers = [
         (tensors[name], tensors.get(f"{name.removesuffix('weight')}bias"))
         for name in sorted(tensors, key=_place)

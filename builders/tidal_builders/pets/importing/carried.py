@@ -37,6 +37,9 @@ def carried_model(
     """
     loaded = source()
     model = loaded.model
+    scores = model.get_output_embeddings()
+    if scores is not None:  # of words, maybe by the embeddings, which become the base's; a task keeps its own scores
+        scores.weight = torch.nn.Parameter(scores.weight.detach().clone())
     inside, around = _parameters(model)
     with torch.no_grad():
         for path, layer in base.layers.linear.items():

@@ -44,6 +44,7 @@ from tidal_builders.pets.importing.sources import (
     longest_input,
     source_tokenizer,
 )
+from tidal_builders.pets.importing.vocabulary import vocabulary_head, vocabulary_source
 
 # Layers between the first token's hidden state and the pooled vector.
 _POOLERS = frozenset(("pooler.dense", "pre_classifier"))
@@ -73,7 +74,8 @@ def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) ->
     if task not in POOLED:  # a pooler is not used, and may be missing or random
         linear |= {path: layer for path, layer in base.layers.linear.items() if path in _POOLERS}
         linear = {path: layer for path, layer in linear.items() if path in base.layers.linear or path not in _POOLERS}
-    weight, bias, first = _head(model) if HEADS[task].outputs != 0 else _no_head(base)
+    own = vocabulary_head(task, model, base, folder, base.folder) if HEADS[task].vocabulary else None
+    weight, bias, first = _head(model) if own is None and HEADS[task].outputs != 0 else _no_head(base)
     if first is not None and "pooler.dense" in base.layers.linear:
         linear["pooler.dense"] = first
     elif first is not None:
@@ -88,7 +90,7 @@ def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) ->
     if task == "embedding":
         settings, tail = embedding_settings(options, base.layers.width, folder, base.folder)
     made = HeadOf(task, head_labels(task, options, named, len(weight)), settings)
-    head = Head(weight, bias, **made.fields())
+    head = Head(weight, bias, **made.fields()) if own is None else own
     norms = {
         path: NormTerms(layer.weight, layer.bias)
         for path, layer in norm.items()
@@ -100,7 +102,7 @@ def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) ->
     masked = changed and _masked(differences, base)
     lost = _lost(encoder.frozen, base)
     notes = [lost, _numbered(head.labels) if options.labels is None else ""]
-    own = options.base_model or base.folder
+    origin = options.base_model or base.folder
 
     source = partial(source_model, folder, base.folder, task, tail)
 
@@ -117,10 +119,10 @@ def import_checkpoint(folder: Path, base: ImportBase, options: ImportOptions) ->
             if biases[path].any() or path in deltas
         }
         lossless = complete and not lost
-        if lost and own is None:
+        if lost and origin is None:
             carried = None  # the weights that the task cannot change are not available
         else:
-            carried = None if lossless else partial(carried_model, source, base, own if lost else None)
+            carried = None if lossless else partial(carried_model, source, base, origin if lost else None)
         provenance = Provenance(
             format="checkpoint", source=str(folder), notes=tuple(each for each in (*notes, note) if each)
         )
@@ -157,7 +159,8 @@ def source_model(folder: Path, base: Path | None, task: str, tail: Tail) -> Sour
     model = load_source(folder, task)
     tokenizer = source_tokenizer(folder, base)
     per_token = task_entry(task).per_token
-    return SourceModel("the checkpoint", model, tokenizer, longest_input(model, tokenizer), tail, per_token)
+    found = SourceModel("the checkpoint", model, tokenizer, longest_input(model, tokenizer), tail, per_token)
+    return vocabulary_source(found, task, folder, base) if HEADS[task].vocabulary else found
 
 
 def _no_head(base: ImportBase) -> tuple[FloatArray, FloatArray, None]:

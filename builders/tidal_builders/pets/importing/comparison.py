@@ -46,7 +46,7 @@ class SourceComparison:
     def __init__(self, found: Imported, version: Path, data: Path | None) -> None:
         self._source, self._version = found.source, version
         self._rows = None if data is None else read_rows(data, Columns())
-        self.task = found.terms.head.task
+        self.task, self._settings = found.terms.head.task, found.terms.head.settings
         if data is not None and self.task != "classification":
             raise InvalidArgument(f"--data measures the accuracy of classifications; this task is for {self.task}")
         self.truth = None if self._rows is None else label_numbers(self._rows, found.terms.head.labels)
@@ -71,10 +71,15 @@ class SourceComparison:
         source = self._source()
         return replace(source, longest=min(source.longest, self.served.manifest.max_length))
 
+    @property
+    def mask(self) -> str:
+        """How a masked word is written in texts; "" if the task has none."""
+        return str(self._settings.get("mask", ""))
+
     @cached_property
     def texts(self) -> list[tuple[str, ...]]:
         """Texts that both models answer."""
-        return _texts(self.source, self._rows, self.task)
+        return _texts(self.source, self._rows, self.task, self.mask)
 
     @cached_property
     def wanted(self) -> list[FloatArray]:
@@ -168,8 +173,11 @@ def _advice(found: Imported, options: ImportOptions) -> str:
     return ": a lower --sparsity keeps more of the checkpoint, without --sparsity it is chosen" if given else ""
 
 
-def _texts(source: SourceModel, rows: Rows | None, task: str) -> list[tuple[str, ...]]:
-    """The labelled queries, or generated texts of many lengths, of which some or all are pairs as the task accepts."""
+def _texts(source: SourceModel, rows: Rows | None, task: str, mask: str) -> list[tuple[str, ...]]:
+    """The labelled queries, or generated texts of many lengths, of which some or all are pairs as the task accepts.
+
+    With `mask` one of the first words of each text is masked.
+    """
     if rows is not None:
         return list(rows.texts)
     lines = make_texts(2 * _MADE, seed=3)
@@ -179,8 +187,17 @@ def _texts(source: SourceModel, rows: Rows | None, task: str) -> list[tuple[str,
     if accepts == "required":
         documents = [*long, *lines[_MADE : 2 * _MADE - _LONG]]
         return list(zip(lines[:_MADE], documents, strict=True))
+    if mask:
+        long, lines = ([_masked(text, number, mask) for number, text in enumerate(each)] for each in (long, lines))
     pairs = list(zip(lines[:_PAIRS], lines[_PAIRS : 2 * _PAIRS], strict=True)) if accepts == "accepted" else []
     return [*pairs, *((line,) for line in long), *((line,) for line in lines[: _MADE - _LONG - len(pairs)])]
+
+
+def _masked(text: str, number: int, mask: str) -> str:
+    """The text with a mask in the place of one of its first words; of every third text, of two of them."""
+    words = text.split(" ")
+    places = {number % min(len(words), _LONG), *([0] if number % 3 == 0 else [])}
+    return " ".join(mask if place in places else word for place, word in enumerate(words))
 
 
 def _compared(

@@ -27,11 +27,14 @@ _CANDIDATES: Mapping[Task, tuple[str, ...]] = {
     "regression": ("regression", "rerank"),
     "token_classification": ("token-classification",),
     "question_answering": ("question-answering",),
-    "embedding": ("embedding",),
+    "embedding": ("embedding", "sparse-embedding"),
     "encoder": ("embedding",),
-    "fill_mask": ("embedding",),
-    "unknown": ("classification", "multi-label", "token-classification", "question-answering", "embedding"),
-}
+    "fill_mask": ("fill-mask", "embedding", "sparse-embedding"),
+    "unknown": (
+        "classification", "multi-label", "token-classification", "question-answering", "embedding", "fill-mask",
+        "sparse-embedding",
+    ),
+}  # fmt: skip
 _SCORE = "score"
 _NUMBERED = re.compile(r"LABEL_\d+")
 
@@ -55,7 +58,7 @@ class HeadOf:
         return {"labels": self.labels, "task": self.task, "settings": dict(self.settings or {})}
 
 
-def choose_task(found: Task, outputs: int | None, options: ImportOptions, source: object) -> str:
+def choose_task(found: Task, outputs: int | None, options: ImportOptions, source: Path) -> str:
     """The task of encoders that a head answers.
 
     Args:
@@ -74,13 +77,21 @@ def choose_task(found: Task, outputs: int | None, options: ImportOptions, source
     if not candidates:
         raise Unsupported(f"{source} cannot be a task: it is {sentence_of(found)}")
     if options.task is None:
-        return candidates[0]
+        wanted = "embedding" if options.pooling is not None else "sparse-embedding" if _has_splade(source) else ""
+        return wanted if wanted in candidates else candidates[0]
     if options.task not in candidates:
         raise InvalidArgument(
             f"--task {options.task} does not fit {source}, which is for {found.replace('_', ' ')}: "
             f"{did_you_mean(options.task, candidates)}"
         )
     return options.task
+
+
+def _has_splade(folder: Path) -> bool:
+    """Whether the files of sentence-transformers name the pooling of a sparse embedding."""
+    from tidal_builders.encoder_tasks.sentence_files import read_modules
+
+    return any(module.kind == "SpladePooling" for module in read_modules(folder))
 
 
 def head_labels(task: str, options: ImportOptions, named: Sequence[str] | None, outputs: int) -> tuple[str, ...]:

@@ -62,7 +62,8 @@ class OfflineBase:
                 types[position, : lengths[position]] = encoded[row].type_ids
             kinds = types if manifest.tokenizer.type_ids and head.token_types else None
             outputs = engine.run([task] * len(rows), ids, lengths, kinds, all_tokens=head_reads(head) == "tokens")
-            values = computed(head, outputs, range(len(rows)), lengths)
+            own_ids = [np.array(encoded[row].ids) for row in rows]
+            values = computed(task.head, outputs, range(len(rows)), lengths, own_ids)
             for row, length, value in zip(rows, lengths, values, strict=True):
                 found[row] = value[:length] if per_token else value
         engine.remove(task)

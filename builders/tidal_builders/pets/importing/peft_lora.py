@@ -29,9 +29,12 @@ from tidal_builders.pets.importing.heads import (
 from tidal_builders.pets.importing.imported import ImportBase, Imported, ImportOptions
 
 if TYPE_CHECKING:
+    from tidal_builders.foreign.trained_on import TrainedOn
     from tidal_builders.pets.importing.sources import SourceModel, Tail
 
 _HEADS = ("classifier", "score", "qa_outputs")
+# How the names of a head's modules begin that scores the words of the vocabulary.
+_WORDS = ("cls.", "lm_head.", "vocab_")
 _MATRIX = 2
 # How transformers names classes that nobody has named.
 _NUMBERED = re.compile(r"LABEL_\d+")
@@ -54,14 +57,22 @@ def import_peft(folder: Path, base: ImportBase, options: ImportOptions) -> Impor
     parts: dict[str, FloatArray] = {}
     for name, array in found.others.items():
         module, _, part = name.rpartition(".")
+        if name.startswith(_WORDS):
+            continue  # of a head of words, which is read from peft's model
         if module.rpartition(".")[2] in _HEADS and part in ("weight", "bias"):
             parts[part] = array
         else:
             changed[name] = array
-    layers = _layers(found, changed, base)
     outputs = len(parts.get("weight", ()))
     trained = confirm_base(folder, found.base, base, options)
     task = choose_task(_task(found, folder, trained.folder, outputs), outputs or None, options, folder)
+    if HEADS[task].vocabulary:
+        _check_head(parts, task)
+        head_labels(task, options, None, 0)  # refuses labels
+        settings_of(task, base, options)  # refuses options of other tasks
+        return _with_words(folder, trained, task, _layers(found, changed, base), base)
+    changed |= {name: array for name, array in found.others.items() if name.startswith(_WORDS)}
+    layers = _layers(found, changed, base)
     _check_head(parts, task)
     named, note = (None, "") if options.labels is not None else _named(folder, trained.folder, outputs)
     settings, tail = settings_of(task, base, options, folder, trained.folder), None
@@ -82,6 +93,32 @@ def import_peft(folder: Path, base: ImportBase, options: ImportOptions) -> Impor
     )
 
 
+def _with_words(
+    folder: Path,
+    trained: TrainedOn,
+    task: str,
+    layers: tuple[dict[str, LinearTerms], dict[str, NormTerms]],
+    base: ImportBase,
+) -> Imported:
+    """A task with the words' scores of the model that peft makes of the adapter and its base."""
+    if trained.folder is None:
+        raise InvalidArgument(
+            f"a task of {task} reads the head of the adapter's base, whose files are not on this machine; name their "
+            "folder by --base-model FOLDER"
+        )
+    from tidal_builders.pets.importing.sources import peft_model  # transformers and peft: slow to load
+    from tidal_builders.pets.importing.vocabulary import vocabulary_head
+
+    merged = peft_model(folder, trained.folder, task, 0)
+    head = vocabulary_head(task, merged.get_base_model(), base, folder, trained.folder, base.folder)
+    return Imported(
+        "lora",
+        TaskTerms(head, *layers),
+        Provenance(format="peft", source=str(folder), notes=(trained.note,)),
+        partial(_source, folder, trained.folder, task, 0, None),
+    )
+
+
 def _source(folder: Path, base: Path, task: str, outputs: int, tail: Tail | None) -> SourceModel:
     # transformers and peft: slow to load
     from tidal_builders.pets.importing.sources import (
@@ -94,7 +131,13 @@ def _source(folder: Path, base: Path, task: str, outputs: int, tail: Tail | None
 
     model, tokenizer = peft_model(folder, base, task, outputs), source_tokenizer(folder, base)
     per_token = task_entry(task).per_token
-    return SourceModel("peft's model", model, tokenizer, longest_input(model, tokenizer), tail or logits_of, per_token)
+    longest = longest_input(model, tokenizer)
+    made = SourceModel("peft's model", model, tokenizer, longest, tail or logits_of, per_token)
+    if not HEADS[task].vocabulary:
+        return made
+    from tidal_builders.pets.importing.vocabulary import vocabulary_source
+
+    return vocabulary_source(made, task, folder, base)
 
 
 def _task(found: PeftLora, folder: Path, base: Path | None, outputs: int) -> Task:
@@ -114,7 +157,7 @@ def _task(found: PeftLora, folder: Path, base: Path | None, outputs: int) -> Tas
 
 
 def _check_head(parts: Mapping[str, FloatArray], task: str) -> None:
-    if HEADS[task].outputs == 0:
+    if HEADS[task].outputs == 0 or HEADS[task].vocabulary:
         if parts:
             raise Unsupported(f"it has a classifier, which a task of {task} has not; train without it")
     elif parts.keys() != {"weight", "bias"} or parts["weight"].ndim != _MATRIX:

@@ -18,6 +18,7 @@ from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.heads import POOLED
 from tidal.pets.terms import FloatArray
 from tidal_builders.encoder_tasks.entries import BUILD_TASKS
+from tidal_builders.encoder_tasks.masked_samples import MAX_MASKS
 from tidal_builders.foreign.files import check_checkpoint
 from tidal_builders.foreign.peft import PEFT_PREFIX, WEIGHTS_FILE
 from tidal_builders.quiet import quiet_transformers
@@ -42,6 +43,7 @@ class SourceModel:
         tail: Computes what answers are made of, from the model's outputs and the attention mask: [rows, ...], or
             [rows, tokens, ...].
         per_token: Whether it computes values for every token.
+        mask_id: Id of the token for masked words, if the values are scores for these: those behind a text's are 0.
     """
 
     title: str
@@ -50,6 +52,7 @@ class SourceModel:
     longest: int
     tail: Tail
     per_token: bool = False
+    mask_id: int | None = None
 
     def answers(self, texts: Sequence[tuple[str, ...]]) -> list[FloatArray]:
         """Compute what answers are made of.
@@ -71,6 +74,9 @@ class SourceModel:
                 mask = inputs["attention_mask"]
                 with torch.inference_mode():
                     values = self.tail(self.model(**inputs), mask).float().numpy()
+                if self.mask_id is not None:
+                    for row, count in zip(values, (inputs["input_ids"] == self.mask_id).sum(1).tolist(), strict=True):
+                        row.reshape(MAX_MASKS, -1)[count:] = 0
                 lengths = mask.sum(1).tolist()
                 found += [row[:length] if self.per_token else row for row, length in zip(values, lengths, strict=True)]
         return found
