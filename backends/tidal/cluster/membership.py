@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidal.cluster import local_cluster, ray_node
 from tidal.cluster.connection import LOOPBACK, check_installed, check_reachable, connected
@@ -104,7 +105,10 @@ def join(address: str, token: Path | None, options: NodeOptions) -> ClusterRecor
     state = check_server(options.server).state
     _check_served_to_others(state, options)
     check_reachable(address)
-    return _join(address, token, options, {}, None)
+    started, record = _launch(address, options.host, options.name, token)
+    with _undone(record), connected(address, options.host, token) as ray:
+        _attach(ray, started, options)
+    return record
 
 
 def up(count: int, repository: Path, settings: PlanSettings, devices: int | None, report: Report) -> ClusterRecord:
@@ -132,11 +136,12 @@ def up(count: int, repository: Path, settings: PlanSettings, devices: int | None
             servers.append(local_cluster.start_server(name, repository, base / name, cores))
         head = start(LOOPBACK, 0, settings)
         report(f"head at {head.address}")
-        for server in servers:
-            state = server.wait()
-            options = NodeOptions(server.name, LOOPBACK, str(state.http_port), devices)
-            _join(head.address, head.token, options, {"XDG_RUNTIME_DIR": str(server.runtime)}, server)
-            report(f"{server.name}: http://{state.http}, gRPC {state.grpc}, {server.folder / 'models'}")
+        launched = [_launch(head.address, LOOPBACK, server.name, head.token, server) for server in servers]
+        with connected(head.address, LOOPBACK, head.token) as ray:
+            for server, (started, _) in zip(servers, launched, strict=True):
+                state = server.wait()
+                _attach(ray, started, NodeOptions(server.name, LOOPBACK, str(state.http_port), devices))
+                report(f"{server.name}: http://{state.http}, gRPC {state.grpc}, {server.folder / 'models'}")
     except BaseException:
         for server in servers:
             with contextlib.suppress(TidalError):
@@ -172,30 +177,33 @@ def stop() -> list[str]:
     return [record.name for record in known]
 
 
-def _join(
-    address: str,
-    token: Path | None,
-    options: NodeOptions,
-    variables: dict[str, str],
-    server: local_cluster.NodeServerProcess | None,
-) -> ClusterRecord:
-    started = ray_node.start_node(address, options.host, options.name, token, variables)
+def _launch(
+    address: str, host: str, name: str, token: Path | None, server: local_cluster.NodeServerProcess | None = None
+) -> tuple[ray_node.RayProcess, ClusterRecord]:
+    """Start Ray's processes of a node, and write its record."""
+    variables = {} if server is None else {"XDG_RUNTIME_DIR": str(server.runtime)}
+    started = ray_node.start_node(address, host, name, token, variables)
     record = ClusterRecord(
-        name=options.name,
+        name=name,
         address=address,
-        host=options.host,
+        host=host,
         token=token,
         ray=started.started,
         folder=started.folder,
         serve=None if server is None else server.started,
         files=None if server is None else server.folder,
     )
-    memory_file(options.name).unlink(missing_ok=True)  # a node that joins again does not drain
-    with _undone(record), connected(address, options.host, token) as ray:
-        node_id = ray_node.wait_for_node(ray, started)
-        local = LocalNode(options.name, options.server, options.host, options.devices, options.tls)
-        ray_node.start_agent(ray, node_id, local, options.name, memory_file(options.name))
-    return record
+    write_record(record)
+    return started, record
+
+
+def _attach(ray: Any, started: ray_node.RayProcess, options: NodeOptions) -> None:
+    """Start the agent of a node once its Ray has joined."""
+    memory = memory_file(options.name)
+    memory.unlink(missing_ok=True)  # a node that joins again does not drain
+    node_id = ray_node.wait_for_node(ray, started)
+    local = LocalNode(options.name, options.server, options.host, options.devices, options.tls)
+    ray_node.start_agent(ray, node_id, local, options.name, memory)
 
 
 @contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,13 @@ import psutil
 import pytest
 
 from testing.metrics import published
-from testing.serving import tidal_in_process
+from testing.serving import TIDAL, serving, tidal_in_process
 from testing.waiting import until
 from tests.arlo.support import Traffic
+from tidal.repository.cluster_table import ClusterTable, RemoteNode, read_cluster_table, write_cluster_table
 from tidal.server.local_http import open_url
 from tidal.server.state import ServerState
+from tidal_client import Client
 
 pytestmark = [
     pytest.mark.server,
@@ -27,16 +31,26 @@ pytestmark = [
 
 
 class LocalCluster:
-    """The commands of a cluster whose processes and files belong to one folder."""
+    """The commands of a cluster whose processes and files belong to one folder.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "run").mkdir(mode=0o700)
+    Args:
+        folder: The folder.
+        in_process: Whether commands run in this process. Ray reads the secret of one cluster in each process.
+    """
+
+    def __init__(self, folder: Path, *, in_process: bool) -> None:
+        self.folder, self._in_process = folder, in_process
+        (folder / "run").mkdir(mode=0o700, parents=True)
         (folder / "tmp").mkdir()
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder / "run"), "TMPDIR": str(folder / "tmp")}
 
+    def outcome(self, *words: str) -> subprocess.CompletedProcess[str]:
+        if self._in_process:
+            return tidal_in_process("cluster", *words, environment=self.environment)
+        return subprocess.run([*TIDAL, "cluster", *words], env=self.environment, capture_output=True, text=True)
+
     def run(self, *words: str) -> str:
-        outcome = tidal_in_process("cluster", *words, environment=self.environment)
+        outcome = self.outcome(*words)
         assert outcome.returncode == 0, outcome.stderr
         return str(outcome.stdout)
 
@@ -83,14 +97,15 @@ def steady(state: dict[str, Any]) -> bool:
     )
 
 
-def ran(server: ServerState, length: int) -> float:
+def remote(server: ServerState) -> float:
+    """Instances of other nodes that a server's front uses."""
     with open_url(f"http://{server.metrics}/metrics", 10) as response:
-        return published(str(response.read().decode()), "nv_inference_count", model=f"tiny_len{length}")
+        return published(str(response.read().decode()), "tidal_arlo_remote_instances", model="tiny")
 
 
 @pytest.fixture(scope="module")
 def cluster(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("cluster"))
+    running = LocalCluster(tmp_path_factory.mktemp("cluster"), in_process=True)
     try:
         running.run("up", "--local", "2", str(partitioned), "--devices", "3")
         assert until(lambda: steady(running.status()), 60)
@@ -112,6 +127,7 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
             counts = [load.answered for load in loads]
             return until(lambda: all(load.answered > n + more for load, n in zip(loads, counts, strict=True)))
 
+        assert until(lambda: [remote(each) for each in servers.values()] == [3, 3])
         assert answered(50)
 
         os.kill(before["controller"]["pid"], signal.SIGKILL)
@@ -133,10 +149,9 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
         state = cluster.status()
         assert row(state, "n2")["models"][0]["instances"] == {"16": 0, "32": 0, "64": 1}
         assert row(state, "n1")["models"][0]["dispatches_to"] == []
-        short = ran(servers["n1"], 16) + ran(servers["n1"], 32)
+        # Its own clients are still served, also by instances of the other node, which uses none of it any more.
+        assert until(lambda: [remote(each) for each in servers.values()] == [0, 3])
         assert answered(50)
-        # Its own clients are still served, by instances of the other node.
-        assert until(lambda: ran(servers["n1"], 16) + ran(servers["n1"], 32) > short)
         assert "queries_per_s" in row(cluster.status(), "n1")["models"][0]
     assert [load.failures for load in loads] == [[], []]
 
@@ -146,3 +161,35 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
     assert [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
     assert list((cluster.folder / "tmp").glob("tidal-*")) == []
     assert not list((cluster.folder / "run" / "tidal" / "cluster").glob("*.json"))
+
+
+def test_a_server_that_joined_goes_on_when_the_cluster_ends(partitioned: Path, tmp_path: Path) -> None:
+    one = LocalCluster(tmp_path / "cluster", in_process=False)
+    repository = shutil.copytree(partitioned, tmp_path / "models")
+    with serving(repository, tmp_path / "cluster" / "run", "--exit-timeout", "1") as served:
+        refused = one.outcome("join", "127.0.0.1:1", "--name", "one")
+        assert (refused.returncode, "no head answers at 127.0.0.1:1" in refused.stderr) == (1, True), refused.stderr
+        try:
+            address = json.loads(one.run("start", "--port", "0", "--json"))["address"]
+            one.run("join", address, "--name", "one", "--devices", "3")
+            again = one.outcome("join", address, "--name", "one")
+            assert (again.returncode, "'one' runs on this machine already" in again.stderr) == (1, True)
+            # A node of another machine, whose entry the controller replaces.
+            table = ClusterTable(nodes={"old": RemoteNode(grpc="127.0.0.1:9", instances={64: 1})})
+            write_cluster_table(repository / "tiny", table)
+            assert until(lambda: [each["state"] for each in one.status()["nodes"]] == ["serves"])
+            assert until(lambda: one.status()["plans"].get("tiny", {}).get("state") == "done")
+            assert until(lambda: read_cluster_table(repository / "tiny").nodes == {})
+            text = one.run("status")
+            assert text.splitlines()[1].split()[:4] == ["NODE", "STATE", "DEVICES", "MODEL"]
+            assert "there were no queries" in text
+            controlled = tidal_in_process("controller", "--once", "--period", "1", environment=served.environment)
+            assert "'tiny' is already controlled by process" in controlled.stderr
+            wrong = one.outcome("drain", "two")
+            assert "the cluster has no node 'two'; its nodes are one" in wrong.stderr
+            last = one.outcome("drain", "one")
+            assert (last.returncode, "node 'one' is the last one that does not drain" in last.stderr) == (1, True)
+        finally:
+            one.run("stop")
+        with Client(f"grpc://{served.report['grpc']}") as client:
+            assert client.classify("tiny", "good").label
