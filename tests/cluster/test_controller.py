@@ -159,6 +159,17 @@ def test_an_interrupted_change_is_finished_first(nodes: dict[str, FileServer], s
     assert nodes["a"].facts["history"] == [[1, 1, 1]]
 
 
+def test_a_defect_is_reported_and_control_goes_on(
+    nodes: dict[str, FileServer], start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents = AgentsInProcess(*nodes.values())
+    monkeypatch.setattr(agents, "names", lambda: 1 / 0)
+    controller = start(agents)
+    assert until(lambda: "the controller failed, see its log: ZeroDivisionError" in waiting(controller))
+    monkeypatch.undo()
+    assert until(lambda: done(controller) and waiting(controller) == "")
+
+
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [

@@ -47,7 +47,8 @@ class LocalCluster:
     def outcome(self, *words: str) -> subprocess.CompletedProcess[str]:
         if self._in_process:
             return tidal_in_process("cluster", *words, environment=self.environment)
-        return subprocess.run([*TIDAL, "cluster", *words], env=self.environment, capture_output=True, text=True)
+        command = [*TIDAL, "cluster", *words]
+        return subprocess.run(command, check=False, env=self.environment, capture_output=True, text=True)
 
     def run(self, *words: str) -> str:
         outcome = self.outcome(*words)

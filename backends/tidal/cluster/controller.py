@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -103,6 +104,9 @@ class ClusterController:
                 self._pass()
             except TidalError as error:
                 self._waiting[""] = str(error)
+            except Exception as error:  # a defect must not end control of all models without a trace
+                traceback.print_exc()
+                self._waiting[""] = f"the controller failed, see its log: {error!r}"
             with self._passed:
                 self._passes += 1
                 self._passed.notify_all()

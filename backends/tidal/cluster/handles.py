@@ -40,9 +40,13 @@ class RayAgents:
 
     def names(self) -> list[str]:
         """Return the names of the nodes that have an agent, sorted."""
+        import ray
         from ray.util import list_named_actors
 
-        names: Iterable[Any] = list_named_actors()
+        try:
+            names: Iterable[Any] = list_named_actors()
+        except ray.exceptions.RayError as error:
+            raise Unavailable(f"the head does not answer: {first_line(error)}") from None
         return sorted(str(name).removeprefix(_AGENT) for name in names if str(name).startswith(_AGENT))
 
     def call(self, requests: Mapping[str, tuple[Any, ...]], timeout_s: float) -> dict[str, Any]:
