@@ -181,6 +181,7 @@ def test_another_secret_is_refused(ray: Any, nodes: dict[str, FileServer], folde
     command = [sys.executable, "-c", code, address, str(folder / "wrong")]
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert f"the head at {address} does not accept this machine" in outcome.stdout
+    assert outcome.stdout.endswith(f"check that its secret is in {folder / 'wrong'}\n")
 
 
 def test_all_nodes_cannot_drain(nodes: dict[str, FileServer]) -> None:

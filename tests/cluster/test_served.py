@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import psutil
 import pytest
 
 from testing.metrics import published
-from testing.serving import TIDAL, serving, tidal_in_process
+from testing.serving import serving, tidal_in_process
 from testing.waiting import until
 from tests.arlo.support import Traffic
 from tidal.repository.cluster_table import ClusterTable, RemoteNode, read_cluster_table, write_cluster_table
@@ -31,24 +30,16 @@ pytestmark = [
 
 
 class LocalCluster:
-    """The commands of a cluster whose processes and files belong to one folder.
+    """The commands of a cluster whose processes and files belong to one folder."""
 
-    Args:
-        folder: The folder.
-        in_process: Whether commands run in this process. Ray reads the secret of one cluster in each process.
-    """
-
-    def __init__(self, folder: Path, *, in_process: bool) -> None:
-        self.folder, self._in_process = folder, in_process
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         (folder / "run").mkdir(mode=0o700, parents=True)
         (folder / "tmp").mkdir()
         self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder / "run"), "TMPDIR": str(folder / "tmp")}
 
     def outcome(self, *words: str) -> subprocess.CompletedProcess[str]:
-        if self._in_process:
-            return tidal_in_process("cluster", *words, environment=self.environment)
-        command = [*TIDAL, "cluster", *words]
-        return subprocess.run(command, check=False, env=self.environment, capture_output=True, text=True)
+        return tidal_in_process("cluster", *words, environment=self.environment)
 
     def run(self, *words: str) -> str:
         outcome = self.outcome(*words)
@@ -67,10 +58,10 @@ class LocalCluster:
         (path,) = (Path(self.record(name)["files"]) / "run" / "tidal").glob("*.json")
         return ServerState.model_validate_json(path.read_bytes())
 
-    def processes(self) -> list[psutil.Process]:
-        """Processes that belong to it: those of the sessions that it started."""
+    def processes(self, *names: str) -> list[psutil.Process]:
+        """Processes of the sessions that it started for the head or a node."""
         sessions = set()
-        for name in ("head", "n1", "n2"):
+        for name in names:
             record = self.record(name)
             sessions |= {each["pid"] for each in (record["ray"], record.get("serve")) if each}
         found = []
@@ -106,7 +97,7 @@ def remote(server: ServerState) -> float:
 
 @pytest.fixture(scope="module")
 def cluster(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("cluster"), in_process=True)
+    running = LocalCluster(tmp_path_factory.mktemp("cluster"))
     try:
         running.run("up", "--local", "2", str(partitioned), "--devices", "3")
         assert until(lambda: steady(running.status()), 60)
@@ -156,7 +147,7 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
         assert "queries_per_s" in row(cluster.status(), "n1")["models"][0]
     assert [load.failures for load in loads] == [[], []]
 
-    processes = cluster.processes()
+    processes = cluster.processes("head", "n1", "n2")
     assert len(processes) > 8
     cluster.run("stop")
     assert [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
@@ -165,7 +156,7 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
 
 
 def test_a_server_that_joined_goes_on_when_the_cluster_ends(partitioned: Path, tmp_path: Path) -> None:
-    one = LocalCluster(tmp_path / "cluster", in_process=False)
+    one = LocalCluster(tmp_path / "cluster")
     repository = shutil.copytree(partitioned, tmp_path / "models")
     with serving(repository, tmp_path / "cluster" / "run", "--exit-timeout", "1") as served:
         refused = one.outcome("join", "127.0.0.1:1", "--name", "one")
@@ -190,6 +181,13 @@ def test_a_server_that_joined_goes_on_when_the_cluster_ends(partitioned: Path, t
             assert "the cluster has no node 'two'; its nodes are one" in wrong.stderr
             last = one.outcome("drain", "one")
             assert (last.returncode, "node 'one' is the last one that does not drain" in last.stderr) == (1, True)
+            # All of its Ray is killed: it joins again at once, under the same name.
+            for process in one.processes("one"):
+                process.kill()
+            lost = one.outcome("status", "--json")
+            assert (lost.returncode, json.loads(lost.stdout)["nodes"][0]["node"]) == (0, "one")
+            one.run("join", address, "--name", "one", "--devices", "2")
+            assert until(lambda: one.status()["plans"]["tiny"]["devices"] == {"one": 2})
         finally:
             one.run("stop")
         with Client(f"grpc://{served.report['grpc']}") as client:

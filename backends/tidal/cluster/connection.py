@@ -39,6 +39,7 @@ def environment(token: Path | None) -> dict[str, str]:
         "RAY_AUTH_MODE": "disabled",
         # No query passes through Ray, so its processes have nothing to finish before they end.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        "RAY_BACKEND_LOG_LEVEL": "warning",
     }
     return settings if token is None else {**settings, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
 
@@ -80,9 +81,14 @@ def connected(address: str, host: str, token: Path | None) -> Iterator[Any]:
     """
     check_installed()
     check_reachable(address)
-    os.environ.update(environment(token))  # before Ray is imported
+    os.environ.update({**environment(token), "RAY_BACKEND_LOG_LEVEL": "error"})  # before Ray is imported
     import ray
+    from ray._private import worker
+    from ray._raylet import AuthenticationTokenLoader
 
+    AuthenticationTokenLoader.instance().reset_cache()  # it keeps the secret of the first cluster of a process
+    # Ray prints events of the cluster, such as the loss of a node, on standard output: they would break --json.
+    worker.print_to_stdstream = lambda data, ignore_prefix: None
     if host == LOOPBACK:
         stay_on_loopback()
     try:
@@ -95,7 +101,8 @@ def connected(address: str, host: str, token: Path | None) -> Iterator[Any]:
         )
     except Exception as error:  # Ray raises RuntimeError, ConnectionError, its own and gRPC's for the same causes
         ray.shutdown()
-        raise Unavailable(f"the head at {address} does not accept this machine: {first_line(error)}") from None
+        hint = "add its secret with --token-file" if token is None else f"check that its secret is in {token}"
+        raise Unavailable(f"the head at {address} does not accept this machine: {first_line(error)}; {hint}") from None
     try:
         yield ray
     finally:

@@ -182,7 +182,7 @@ def _launch(
 ) -> tuple[ray_node.RayProcess, ClusterRecord]:
     """Start Ray's processes of a node, and write its record."""
     variables = {} if server is None else {"XDG_RUNTIME_DIR": str(server.runtime)}
-    started = ray_node.start_node(address, host, name, token, variables)
+    started = ray_node.start_node(address, host, token, variables)
     record = ClusterRecord(
         name=name,
         address=address,

@@ -29,7 +29,6 @@ _START_S = 120.0
 _ANSWER_S = 10.0
 # Queries and answers never pass through Ray's object store; this is the smallest that it accepts.
 _OBJECT_STORE_BYTES = 80_000_000
-_HEAD_RESOURCE = "tidal_head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,20 +81,19 @@ def start_head(host: str, port: int, token: Path | None) -> RayProcess:
     # The port of Ray's client protocol, which Tidal does not use, cannot be turned off.
     client_port = choose_endpoints(host, 0, 0, 0).http
     options = ["--head", f"--port={port}", f"--ray-client-server-port={client_port}", "--include-dashboard=false"]
-    return _start(options, host, token, _HEAD_RESOURCE, {})
+    return _start(options, host, token, {})
 
 
-def start_node(address: str, host: str, name: str, token: Path | None, variables: Mapping[str, str]) -> RayProcess:
+def start_node(address: str, host: str, token: Path | None, variables: Mapping[str, str]) -> RayProcess:
     """Start Ray's processes of a node.
 
     Args:
         address: `host:port` of the head.
         host: Address of this machine.
-        name: Name of the node.
         token: File with the cluster's secret.
         variables: Further variables of their environment.
     """
-    return _start([f"--address={address}"], host, token, f"tidal_node_{name}", variables)
+    return _start([f"--address={address}"], host, token, variables)
 
 
 def wait_for_head(started: RayProcess, address: str) -> None:
@@ -201,9 +199,9 @@ def _pinned(ray: Any, node_id: str, name: str) -> dict[str, Any]:
     }
 
 
-def _start(
-    options: list[str], host: str, token: Path | None, resource: str, variables: Mapping[str, str]
-) -> RayProcess:
+def _start(options: list[str], host: str, token: Path | None, variables: Mapping[str, str]) -> RayProcess:
+    # Not the name of the node: until Ray notices that a node was killed, the same one may start again.
+    resource = f"tidal_{secrets.token_hex(8)}"
     # Paths of sockets, which Ray derives from it, must be short.
     folder = Path(tempfile.mkdtemp(prefix="tidal-ray-", dir="/tmp"))
     module = "tidal.cluster.ray_start" if host == LOOPBACK else "ray.scripts.scripts"

@@ -17,6 +17,8 @@ from tidal_client.local_servers import is_alive, process_started
 
 HEAD = "head"
 _END_S = 20.0
+# Some processes of Ray ignore the signal once their parent has ended.
+_ORPHANS_END_S = 3.0
 
 
 class StartedProcess(BaseModel):
@@ -52,6 +54,7 @@ class StartedProcess(BaseModel):
         if self.alive():
             os.kill(self.pid, signal.SIGTERM)
         else:
+            seconds = min(seconds, _ORPHANS_END_S)
             for process in session:
                 process.terminate()
         until = time.monotonic() + seconds
