@@ -1,4 +1,4 @@
-"""`tidal cluster`: publish versions to a store that machines share, fetch them, and connect nodes that serve them."""
+"""`tidal cluster`: nodes that serve models together, and versions in a store that they share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
+from tidal.commands.cluster_members import join_cluster, start_head, stop_cluster, up_local
 from tidal.commands.cluster_nodes import connect_nodes, disconnect_nodes, list_nodes
 from tidal.commands.cluster_progress import transfer_bars
 from tidal.commands.cluster_reload import reload_served
+from tidal.commands.cluster_status import drain_node, show_status
 from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson, Server
 from tidal.commands.output import fail, one_sentence, print_json, print_table, size_text
 from tidal.commands.stopping import stop_on_signals
@@ -28,7 +30,20 @@ cluster = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
     add_completion=False,
-    help="""Publish versions of models to a store that machines share, fetch them, and connect nodes that serve them.
+    help="""Serve models from several machines, and share their versions in a store.
+
+A cluster is a head and nodes. A node is a machine with a running `tidal serve`; the head's controller shares the
+devices of all nodes among the runtimes of partitioned models. Queries go from node to node, never through the head. The
+commands `start`, `join`, `up`, `status`, `drain` and `stop` require the extra `ray`. Nodes can also be connected by
+hand, without a head: `connect`, `disconnect` and `nodes`.
+
+```
+tidal cluster start --host 10.0.0.1                   on the head
+tidal cluster join 10.0.0.1:6379 --host 10.0.0.2 --token-file cluster.token
+tidal cluster up --local 2 model_repository           two nodes on this machine, to try it out
+tidal cluster status
+tidal cluster connect intents b=10.0.0.2:8001         by hand: queries also run on node b
+```
 
 A store is a folder (`file:///srv/store`, or its path) or a bucket (`s3://bucket/path`, `gs://bucket/path`). Each file
 is stored once, by its hash.
@@ -38,7 +53,6 @@ tidal cluster publish intents --to s3://models/cpu    after a build
 tidal cluster versions s3://models/cpu                list published versions
 tidal cluster fetch s3://models/cpu                   into ./model_repository
 tidal cluster fetch s3://models/cpu --watch 30 --reload
-tidal cluster connect intents b=10.0.0.2:8001         queries also run on node b
 ```
 
 Exit codes:
@@ -46,8 +60,15 @@ Exit codes:
 - **0** done
 - **1** a version was refused, the store failed, or a node does not serve the model; the same command continues
 - **2** wrong usage, an unknown scheme, or the extra that a scheme needs is not installed
+- **3** `join`: no server runs; `status`, `drain`: this machine is in no cluster, or its head does not answer
 """,
 )
+cluster.command("start")(start_head)
+cluster.command("join")(join_cluster)
+cluster.command("up")(up_local)
+cluster.command("status")(show_status)
+cluster.command("drain")(drain_node)
+cluster.command("stop")(stop_cluster)
 cluster.command("connect")(connect_nodes)
 cluster.command("disconnect")(disconnect_nodes)
 cluster.command("nodes")(list_nodes)

@@ -30,6 +30,13 @@ _USAGE = 2
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a partitioned model.")]
 Repository = Annotated[Path, typer.Option(help="Model repository of this node.")]
+CaFile = Annotated[
+    Path | None, typer.Option(help="CA certificates (PEM) of the nodes' servers; connections then use TLS.")
+]
+CertificateFile = Annotated[
+    Path | None, typer.Option(help="Certificate (PEM) of this node, where servers require one.")
+]
+KeyFile = Annotated[Path | None, typer.Option(help="Private key (PEM) of --certificate.")]
 
 
 def connect_nodes(
@@ -39,13 +46,9 @@ def connect_nodes(
         typer.Argument(metavar="NODE=HOST:PORT...", help="Other nodes, each with the gRPC endpoint of its server."),
     ],
     repository: Repository = DEFAULT_REPOSITORY,
-    ca: Annotated[
-        Path | None, typer.Option(help="CA certificates (PEM) of the nodes' servers; connections then use TLS.")
-    ] = None,
-    certificate: Annotated[
-        Path | None, typer.Option(help="Certificate (PEM) of this node, where servers require one.")
-    ] = None,
-    key: Annotated[Path | None, typer.Option(help="Private key (PEM) of --certificate.")] = None,
+    ca: CaFile = None,
+    certificate: CertificateFile = None,
+    key: KeyFile = None,
     watch: Annotated[
         float | None,
         typer.Option(min=1, metavar="SECONDS", help="Read the nodes again after so many seconds, until a signal."),
@@ -68,7 +71,7 @@ def connect_nodes(
     the model; the others are connected, **2** wrong usage.
     """
     with one_sentence(_USAGE):
-        tls = _tls(ca, certificate, key)
+        tls = node_tls(ca, certificate, key)
         readers = [_reader(text, tls) for text in nodes]
         front = partitioned_model(repository, model)
     if watch is None:
@@ -179,7 +182,12 @@ def _reader(text: str, tls: NodeTls | None) -> NodeReader:
         raise InvalidArgument(str(error)) from None
 
 
-def _tls(ca: Path | None, certificate: Path | None, key: Path | None) -> NodeTls | None:
+def node_tls(ca: Path | None, certificate: Path | None, key: Path | None) -> NodeTls | None:
+    """Return the TLS of connections to nodes from a command's options; None without --ca.
+
+    Raises:
+        InvalidArgument: An option lacks another one, or does not name a file.
+    """
     if (certificate is None) != (key is None):
         raise InvalidArgument("--certificate and --key are given together: add the other")
     if ca is None:

@@ -3,6 +3,7 @@
 Imported by partitioned placement, the controller, the simulator and benchmarks.
 """
 
+from tidal.arlo.scheduling.cluster_plan import ClusterNode, ClusterPlan, plan_cluster
 from tidal.arlo.scheduling.demand import demand_by_runtime
 from tidal.arlo.scheduling.latency import LatencyCurve, MeasuredLatency, PoissonLatency
 from tidal.arlo.scheduling.placement import NodeCounts, place
@@ -16,6 +17,8 @@ __all__ = [
     "MIN_GAIN",
     "AllocationProblem",
     "Autoscaler",
+    "ClusterNode",
+    "ClusterPlan",
     "InstanceLoad",
     "LatencyCurve",
     "MeasuredLatency",
@@ -33,6 +36,7 @@ __all__ = [
     "least_busy",
     "min_gpus",
     "place",
+    "plan_cluster",
     "reallocate",
     "replacement_batches",
     "replacement_plan",

@@ -61,6 +61,7 @@ class AllocationProblem:
         runtimes: Profiles of the runtimes, ascending by `max_length`.
         demand: Mean number of requests per SLO period, by the shortest runtime that fits them (Q_i), [runtimes];
             rounded to 2^-20 requests.
+        longest: Minimum number of instances of the last runtime, from 1 (Eq. 7) to `gpus`.
 
     Raises:
         InvalidArgument: An input is out of range.
@@ -69,10 +70,13 @@ class AllocationProblem:
     gpus: int
     runtimes: tuple[RuntimeProfile, ...]
     demand: tuple[float, ...]
+    longest: int = 1
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
             raise InvalidArgument(f"gpus must be at least 1, got {self.gpus}")
+        if not 1 <= self.longest <= self.gpus:
+            raise InvalidArgument(f"longest must be between 1 and gpus, {self.gpus}, got {self.longest}")
         if not self.runtimes:
             raise InvalidArgument("runtimes must not be empty")
         if len(self.demand) != len(self.runtimes):
@@ -101,12 +105,12 @@ class AllocationProblem:
     def least(self) -> Ints:
         """Minimum number of instances by runtime (Eqs. 3 and 7), [runtimes]."""
         least = np.floor_divide(self.requests, self.capacities).astype(np.int64)
-        least[-1] = max(least[-1], 1)
+        least[-1] = max(least[-1], self.longest)
         return least
 
     def scaled(self, share: float) -> AllocationProblem:
         """Return the problem with every demand multiplied by `share`."""
-        return AllocationProblem(self.gpus, self.runtimes, tuple((self.requests * share).tolist()))
+        return AllocationProblem(self.gpus, self.runtimes, tuple((self.requests * share).tolist()), self.longest)
 
     def overflow(self, instances: Sequence[int]) -> float:
         """Return the requests per period that exceed the longest runtime's capacity (Eq. 4, i = I)."""

@@ -1,0 +1,110 @@
+"""The agent of a node: a Ray actor that is pinned to it, attached to its running `tidal serve`.
+
+It keeps nothing that it could not read again, except what is in its memory file: whether the node drains, and the last
+plans, which a restarted controller reads. Its end, and that of all of Ray, changes nothing for queries: the last
+allocation and the last table of nodes stay in their files.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tidal.cluster.reports import NodeReport
+from tidal.repository.cluster_table import RemoteNode
+from tidal.repository.entries import write_atomically
+from tidal.repository.validated_file import read_validated
+
+
+class NodeServer(Protocol):
+    """The server of a node; `tidal.cluster.local_node.LocalNode`, and a made-up one in tests."""
+
+    def read(self) -> NodeReport:
+        """Return what the server has and has done."""
+
+    def allocate(self, model: str, instances: Mapping[int, int]) -> None:
+        """Change a model's instances, by max_length in tokens, without losing a request."""
+
+    def write_table(self, model: str, nodes: Mapping[str, RemoteNode]) -> None:
+        """Write the other nodes that a model's fronts dispatch to."""
+
+
+class AgentMemory(BaseModel):
+    """What an agent keeps over its restarts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    draining: bool = Field(default=False, description="whether the node is being drained")
+    plans: dict[str, Any] = Field(default_factory=dict, description="last plan of each model")
+
+
+class NodeAgent:
+    """Reports a node to the controller and carries out what that decides.
+
+    Methods may be called at the same time: reports go on while instances change.
+
+    Args:
+        server: Server of the node.
+        memory: File that it keeps over its restarts.
+    """
+
+    def __init__(self, server: NodeServer, memory: Path) -> None:
+        self._server, self._file = server, memory
+        self._memory = read_validated(memory, AgentMemory) or AgentMemory()
+        self._lock = threading.Lock()
+        self._left = False
+
+    def report(self) -> NodeReport:
+        """Return what the node has and has done."""
+        return replace(self._server.read(), draining=self._memory.draining, pid=os.getpid())
+
+    def allocate(self, model: str, instances: Mapping[int, int]) -> None:
+        """Change a model's instances; return when the model uses them.
+
+        Args:
+            model: Name of the model.
+            instances: Requested instances by max_length in tokens, for every runtime.
+
+        Raises:
+            TidalError: The change was not completed; see `tidal.server.allocate.allocate`.
+        """
+        self._server.allocate(model, instances)
+
+    def write_tables(self, tables: Mapping[str, Mapping[str, RemoteNode]]) -> None:
+        """Write the other nodes that fronts dispatch to, by model and node.
+
+        Raises:
+            Unavailable: A model's instances are being changed, or the server is not there.
+        """
+        for model, nodes in tables.items() if not self._left else ():
+            self._server.write_table(model, nodes)
+
+    def set_draining(self, draining: bool) -> None:
+        """Begin or end to drain the node; the controller acts on the next report."""
+        self._remember(draining=draining)
+
+    def leave(self, models: Sequence[str]) -> None:
+        """Empty the tables of models, and refuse later ones: the node leaves the cluster."""
+        with self._lock:
+            self._left = True
+        for model in models:
+            self._server.write_table(model, {})
+
+    def plans(self) -> dict[str, Any]:
+        """Return the last plan of each model, as the controller passed them."""
+        return dict(self._memory.plans)
+
+    def remember_plan(self, model: str, plan: Mapping[str, Any]) -> None:
+        """Keep the last plan of a model for a restarted controller."""
+        self._remember(plans={**self._memory.plans, model: dict(plan)})
+
+    def _remember(self, **changes: Any) -> None:
+        with self._lock:
+            self._memory = self._memory.model_copy(update=changes)
+            write_atomically(self._file, self._memory.model_dump_json(indent=1) + "\n")

@@ -1,0 +1,277 @@
+"""The controller of a cluster: a named Ray actor that decides for all nodes. It can read again all that it keeps.
+
+It reads the agents every second, writes the tables of other nodes that fronts dispatch to, and changes instances by the
+plan of `tidal.arlo.scheduling.plan_cluster`. While an agent that Ray still knows does not answer, nothing is decided.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from tidal.arlo.scheduling import ClusterPlan, NodeCounts
+from tidal.cluster.handles import Agents
+from tidal.cluster.observed import ObservedModel, PlanSettings, RecentLoad, decide, described
+from tidal.cluster.reports import ModelReport, NodeReport, node_tables, without_server
+from tidal.cluster.summary import summary
+from tidal.errors import InvalidArgument, NotFound, TidalError, Unavailable
+
+POLL_S = 1.0
+_REPORT_S = 5.0
+_ALLOCATE_S = 180.0
+# Fronts read their tables every 0.25 s.
+_TABLE_READ_S = 0.5
+_PAUSE_AFTER_FAILURE_S = 10.0
+
+
+class ClusterController:
+    """Controls the partitioned models of all nodes from a thread of its own.
+
+    Args:
+        agents: Calls of the agents.
+        settings: Settings of its decisions.
+        clock: Current time in seconds.
+        poll_s: Time between two readings of the agents, in seconds.
+    """
+
+    def __init__(
+        self,
+        agents: Agents,
+        settings: PlanSettings,
+        clock: Callable[[], float] = time.monotonic,
+        poll_s: float = POLL_S,
+    ) -> None:
+        self._agents, self._settings, self._clock, self._poll_s = agents, settings, clock, poll_s
+        self._nodes: dict[str, NodeReport] = {}
+        self._silent: dict[str, str] = {}
+        self._load = RecentLoad()
+        self._observed: dict[str, ObservedModel] = {}
+        self._plans: dict[str, dict[str, Any]] | None = None
+        self._waiting: dict[str, str] = {}
+        self._not_before: dict[str, float] = {}
+        self._wake, self._closed = threading.Event(), threading.Event()
+        self._passed = threading.Condition()
+        self._passes = 0
+        threading.Thread(target=self._run, name="controller", daemon=True).start()
+
+    def status(self) -> dict[str, Any]:
+        """Return the nodes, their instances and load, the last plan of each model, and what is waited for.
+
+        It returns after the first reading of the agents.
+        """
+        with self._passed:
+            self._passed.wait_for(lambda: self._passes, _REPORT_S * 2)
+        state = dict(self._nodes), dict(self._silent), dict(self._plans or {}), dict(self._waiting)
+        return summary(*state, self._load, os.getpid())
+
+    def drain(self, node: str, draining: bool) -> None:
+        """Begin or end to drain a node; `status` reports when its instances have moved.
+
+        Args:
+            node: Name of the node.
+            draining: Whether to begin.
+
+        Raises:
+            NotFound: There is no such node.
+            InvalidArgument: It is the last node that does not drain.
+            Unavailable: Its agent does not answer.
+        """
+        names = self._agents.names()
+        if node not in names:
+            raise NotFound(f"the cluster has no node '{node}'; its nodes are {', '.join(names) or 'none'}")
+        left = [name for name in names if name != node and (known := self._nodes.get(name)) and not known.draining]
+        if draining and not left:
+            raise InvalidArgument(f"node '{node}' is the last one that does not drain: join another node first")
+        self._call({node: ("set_draining", draining)})
+        passes = self._passes
+        self._wake.set()
+        with self._passed:  # the pass in progress may have read the node before
+            self._passed.wait_for(lambda: self._passes >= passes + 2, _REPORT_S * 2)
+
+    def close(self) -> None:
+        """Stop after the pass in progress."""
+        self._closed.set()
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._pass()
+            except TidalError as error:
+                self._waiting[""] = str(error)
+            except Exception as error:  # a defect must not end control of all models without a trace
+                traceback.print_exc()
+                self._waiting[""] = f"the controller failed, see its log: {error!r}"
+            with self._passed:
+                self._passes += 1
+                self._passed.notify_all()
+            self._wake.wait(self._poll_s)
+            self._wake.clear()
+
+    def _pass(self) -> None:
+        names = self._agents.names()
+        self._waiting.pop("", None)
+        if not self._read(names):
+            return
+        if self._plans is None:
+            self._plans = self._remembered()
+        now = self._clock()
+        for model in sorted({each.model for node in self._nodes.values() for each in node.models}):
+            self._observe(model, now)
+        self._write_tables()
+        waiting: dict[str, str] = {}
+        for model in self._observed:
+            reason = self._blocked(model, now)
+            if reason is not None:
+                waiting[model] = reason
+                continue
+            try:
+                self._plan(model, now)
+            except TidalError as error:
+                self._not_before[model] = self._clock() + _PAUSE_AFTER_FAILURE_S
+                waiting[model] = str(error)
+        self._waiting = waiting
+
+    def _read(self, names: list[str]) -> bool:
+        """Read all agents; return whether every one has answered, now or before."""
+        answers = self._agents.call(dict.fromkeys(names, ("report",)), _REPORT_S)
+        nodes, silent = {}, {}
+        for name in names:
+            answer = answers.get(name)
+            known = self._nodes.get(name)
+            if isinstance(answer, NodeReport):
+                nodes[name] = answer if known is None else without_server(known, answer)
+                self._load.observe(answer, self._clock())
+            else:
+                silent[name] = str(answer)
+                if known is not None:
+                    nodes[name] = known
+        self._nodes, self._silent = nodes, silent
+        if len(nodes) < len(names):
+            missing = ", ".join(sorted(set(names) - nodes.keys()))
+            self._waiting[""] = f"waiting for a first report of {missing}"
+            return False
+        return True
+
+    def _remembered(self) -> dict[str, dict[str, Any]]:
+        """Return the newest plan of each model that an agent has kept."""
+        plans: dict[str, dict[str, Any]] = {}
+        for kept in self._agents.call(dict.fromkeys(self._nodes, ("plans",)), _REPORT_S).values():
+            for model, plan in kept.items() if isinstance(kept, dict) else ():
+                if model not in plans or plan["at"] > plans[model]["at"]:
+                    plans[model] = plan
+        return plans
+
+    def _observe(self, model: str, now: float) -> None:
+        reports = {name: its for name, node in self._nodes.items() if (its := node.of_model(model)) is not None}
+        profile = next(iter(reports.values())).profile
+        known = self._observed.get(model)
+        if known is None or known.profile != profile:
+            known = self._observed[model] = ObservedModel(profile, now)
+        for name, its in reports.items():
+            if name not in self._silent and its.profile == profile:
+                known.observe(self._nodes[name], its)
+
+    def _write_tables(self, limits: dict[str, dict[str, tuple[int, ...]]] | None = None) -> None:
+        """Write the tables; a node that cannot be written now gets its table in the next pass."""
+        tables = node_tables(self._nodes, limits)
+        self._agents.call(
+            {name: ("write_tables", its) for name, its in tables.items() if self._answers(name)}, _REPORT_S
+        )
+
+    def _answers(self, name: str) -> bool:
+        return name not in self._silent and self._nodes[name].state == "serves"
+
+    def _blocked(self, model: str, now: float) -> str | None:
+        """Return why nothing is decided about a model now; None if nothing prevents it."""
+        if self._silent:
+            return f"waiting for {', '.join(self._silent)}: {next(iter(self._silent.values()))}"
+        for name, node in self._nodes.items():
+            if node.state == "restarting":
+                return f"waiting for {name}: {node.reason}"
+        reports = {name: its for name, node in self._nodes.items() if (its := node.of_model(model)) is not None}
+        if not reports:
+            return "no node serves it"
+        for name, its in reports.items():
+            if its.problem is not None:
+                return f"{name}: {its.problem}"
+        if len({(its.version, its.profile) for its in reports.values()}) > 1:
+            versions = ", ".join(f"{name} serves {its.version}" for name, its in reports.items())
+            return f"the nodes serve different versions: {versions}"
+        if now < self._not_before.get(model, 0.0):
+            return self._waiting.get(model, "a change failed")
+        return None
+
+    def _plan(self, model: str, now: float) -> None:
+        """Finish interrupted changes, then decide and carry it out if there is something to decide."""
+        assert self._plans is not None
+        reports = {name: its for name, node in self._nodes.items() if (its := node.of_model(model)) is not None}
+        unfinished = {name: its for name, its in reports.items() if its.unfinished}
+        if unfinished:
+            self._allocate(model, {name: _by_length(its, its.instances) for name, its in unfinished.items()})
+            return
+        observed, last = self._observed[model], self._plans.get(model, {})
+        nodes = {name: its.devices for name, its in reports.items()}
+        draining = [name for name in sorted(reports) if self._nodes[name].draining]
+        changed = nodes != last.get("devices") or draining != last.get("draining") or last.get("state") != "done"
+        if not changed and now - observed.since < self._settings.period_s:
+            return
+        plan = decide(observed, self._nodes, model, self._settings, now)
+        record = {"at": datetime.now().astimezone().isoformat(timespec="milliseconds"), "state": "changing"}
+        record |= described(plan, observed, now)
+        observed.restart(now)
+        try:
+            self._keep(model, record)
+            self._apply(model, plan)
+            record["state"] = "done"
+        except TidalError as error:
+            record["state"] = f"failed: {error}"
+            raise
+        finally:
+            self._keep(model, record)
+
+    def _keep(self, model: str, record: dict[str, Any]) -> None:
+        assert self._plans is not None
+        self._plans[model] = record
+        self._agents.call(dict.fromkeys(self._nodes, ("remember_plan", model, record)), _REPORT_S)
+
+    def _apply(self, model: str, plan: ClusterPlan) -> None:
+        counts = plan.before
+        for stage in plan.stages():
+            self._limit(model, plan, counts, stage)
+            changing = {}
+            for node, before, after in zip(plan.nodes, counts, stage, strict=True):
+                if before != after and (its := self._nodes[node.name].of_model(model)) is not None:
+                    changing[node.name] = _by_length(its, after)
+            self._allocate(model, changing)
+            counts = stage
+            self._read(self._agents.names())
+            self._write_tables()
+
+    def _limit(self, model: str, plan: ClusterPlan, counts: NodeCounts, stage: NodeCounts) -> None:
+        """Let other nodes stop using instances that are about to end."""
+        pairs = list(zip(plan.nodes, counts, stage, strict=True))
+        if all(b >= a for _, before, after in pairs for a, b in zip(before, after, strict=True)):
+            return
+        least = {node.name: tuple(map(min, before, after)) for node, before, after in pairs}
+        self._write_tables({model: least})
+        time.sleep(_TABLE_READ_S)
+
+    def _allocate(self, model: str, changes: dict[str, dict[int, int]]) -> None:
+        self._call({name: ("allocate", model, counts) for name, counts in changes.items()}, _ALLOCATE_S)
+
+    def _call(self, requests: dict[str, tuple[Any, ...]], timeout_s: float = _REPORT_S) -> None:
+        """Call agents, and raise the errors of those that failed."""
+        answers = self._agents.call(requests, timeout_s)
+        failures = [f"{name}: {answer}" for name, answer in answers.items() if isinstance(answer, TidalError)]
+        if failures:
+            raise Unavailable("; ".join(failures))
+
+
+def _by_length(report: ModelReport, counts: tuple[int, ...]) -> dict[int, int]:
+    return dict(zip(report.profile.lengths, counts, strict=True))

@@ -1,0 +1,248 @@
+"""What `tidal cluster start`, `join`, `up` and `stop` do: start and end a head and nodes on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidal.cluster import local_cluster, ray_node
+from tidal.cluster.connection import LOOPBACK, check_installed, check_reachable, connected
+from tidal.cluster.handles import CONTROLLER, NAMESPACE, RayAgents, agent_name
+from tidal.cluster.local_node import LocalNode, check_server
+from tidal.cluster.observed import PlanSettings
+from tidal.cluster.records import (
+    HEAD,
+    ClusterRecord,
+    check_absent,
+    end_record,
+    memory_file,
+    records,
+    write_record,
+)
+from tidal.errors import InvalidArgument, TidalError, Unavailable
+from tidal.repository.cluster_table import NodeTls, check_node_name
+from tidal.server.endpoints import choose_endpoints
+from tidal.server.state import ServerState
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """How a node joins a cluster.
+
+    Attributes:
+        name: Name of the node.
+        host: Address of this machine for the other nodes.
+        server: Server that the user named; None: the only running one.
+        devices: Devices to count instead of the server's; None: those of the server.
+        tls: TLS of the connections to other nodes; None for connections without TLS.
+    """
+
+    name: str
+    host: str
+    server: str | None = None
+    devices: int | None = None
+    tls: NodeTls | None = None
+
+
+def start(host: str, port: int, settings: PlanSettings, *, secret: bool = True) -> ClusterRecord:
+    """Start a head with the cluster's controller.
+
+    Args:
+        host: Address to listen on.
+        port: Port that nodes join at; 0 for a free one.
+        settings: Settings of the controller.
+        secret: Whether processes need the cluster's secret.
+
+    Raises:
+        Unavailable: A head runs on this machine already, the port is in use, or Ray does not start.
+    """
+    check_installed()
+    check_absent(HEAD)
+    port = choose_endpoints(host, port, 0, 0).http
+    token = ray_node.new_token() if secret else None
+    address = f"{host}:{port}"
+    started = ray_node.start_head(host, port, token)
+    record = ClusterRecord(
+        name=HEAD, address=address, host=host, token=token, ray=started.started, folder=started.folder
+    )
+    with _undone(record):
+        ray_node.wait_for_head(started, address)
+        with connected(address, host, token) as ray:
+            ray_node.start_controller(ray, started, settings)
+    return record
+
+
+def join(address: str, token: Path | None, options: NodeOptions) -> ClusterRecord:
+    """Let this machine's running `tidal serve` join a cluster.
+
+    Args:
+        address: `host:port` of the head.
+        token: File with the cluster's secret.
+        options: How the node joins.
+
+    Raises:
+        Unavailable: No server runs, other nodes cannot reach it, or the head does not answer.
+        NotFound: The server serves no partitioned model.
+        InvalidArgument: The name is not valid, or the server requires TLS and no CA is given.
+    """
+    check_installed()
+    try:
+        check_node_name(options.name)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+    if options.name == HEAD:
+        raise InvalidArgument("'head' is the name of the head: give the node another one with --name")
+    check_absent(options.name)
+    state = check_server(options.server).state
+    _check_served_to_others(state, options)
+    check_reachable(address)
+    started, record = _launch(address, options.host, options.name, token)
+    with _undone(record), connected(address, options.host, token) as ray:
+        _attach(ray, started, options)
+    return record
+
+
+def up(count: int, repository: Path, settings: PlanSettings, devices: int | None, report: Report) -> ClusterRecord:
+    """Start a head and several nodes with their servers on this machine.
+
+    Args:
+        count: Number of nodes.
+        repository: Folder of the model repository, which each node gets a copy of.
+        settings: Settings of the controller.
+        devices: Devices to count on each node; None: its share of the processor's cores, which it is limited to.
+        report: Receiver of progress, one sentence per call.
+
+    Raises:
+        TidalError: A server or Ray does not start; what was started is ended.
+    """
+    check_installed()
+    names = local_cluster.local_names(count)
+    for name in names:
+        check_absent(name)
+    shares: list[set[int] | None] = [None] * count if devices else list(local_cluster.shared_cores(count))
+    base = Path(tempfile.mkdtemp(prefix="tidal-nodes-"))
+    servers: list[local_cluster.NodeServerProcess] = []
+    try:
+        for name, cores in zip(names, shares, strict=True):
+            servers.append(local_cluster.start_server(name, repository, base / name, cores))
+        head = start(LOOPBACK, 0, settings)
+        report(f"head at {head.address}")
+        launched = [_launch(head.address, LOOPBACK, server.name, head.token, server) for server in servers]
+        with connected(head.address, LOOPBACK, head.token) as ray:
+            for server, (started, _) in zip(servers, launched, strict=True):
+                state = server.wait()
+                _attach(ray, started, NodeOptions(server.name, LOOPBACK, str(state.http_port), devices))
+                report(f"{server.name}: http://{state.http}, gRPC {state.grpc}, {server.folder / 'models'}")
+    except BaseException:
+        for server in servers:
+            with contextlib.suppress(TidalError):
+                server.started.end()
+        for record in records():
+            if record.name in (HEAD, *names):
+                end_record(record)
+        shutil.rmtree(base, ignore_errors=True)
+        raise
+    return head
+
+
+def stop() -> list[str]:
+    """End what was started on this machine: nodes leave their cluster, then their servers and the head end.
+
+    A `tidal serve` that a node joined with goes on, alone. Returns the names of what was ended.
+    """
+    known = records()
+    for record in known:
+        if record.name != HEAD and record.serve is None and record.ray.alive():
+            with contextlib.suppress(TidalError):
+                _leave(record)
+    if any(record.name == HEAD for record in known):
+        with contextlib.suppress(TidalError):
+            _end_controller(known[0])
+    nodes, heads = [each for each in known if each.name != HEAD], [each for each in known if each.name == HEAD]
+    for together in (nodes, heads):  # while the head runs, nodes leave without errors in their logs
+        if together:
+            with ThreadPoolExecutor(len(together)) as pool:
+                list(pool.map(end_record, together))
+    for folder in {record.files.parent for record in known if record.files is not None}:
+        shutil.rmtree(folder, ignore_errors=True)
+    return [record.name for record in known]
+
+
+def _launch(
+    address: str, host: str, name: str, token: Path | None, server: local_cluster.NodeServerProcess | None = None
+) -> tuple[ray_node.RayProcess, ClusterRecord]:
+    """Start Ray's processes of a node, and write its record."""
+    variables = {} if server is None else {"XDG_RUNTIME_DIR": str(server.runtime)}
+    started = ray_node.start_node(address, host, token, variables)
+    record = ClusterRecord(
+        name=name,
+        address=address,
+        host=host,
+        token=token,
+        ray=started.started,
+        folder=started.folder,
+        serve=None if server is None else server.started,
+        files=None if server is None else server.folder,
+    )
+    write_record(record)
+    return started, record
+
+
+def _attach(ray: Any, started: ray_node.RayProcess, options: NodeOptions) -> None:
+    """Start the agent of a node once its Ray has joined."""
+    memory = memory_file(options.name)
+    memory.unlink(missing_ok=True)  # a node that joins again does not drain
+    node_id = ray_node.wait_for_node(ray, started)
+    local = LocalNode(options.name, options.server, options.host, options.devices, options.tls)
+    ray_node.start_agent(ray, node_id, local, options.name, memory)
+
+
+@contextmanager
+def _undone(record: ClusterRecord) -> Iterator[None]:
+    """Write a record, and end its processes if the block fails."""
+    write_record(record)
+    try:
+        yield
+    except BaseException:
+        end_record(record.model_copy(update={"serve": None, "files": None}))
+        raise
+
+
+def _leave(record: ClusterRecord) -> None:
+    """Let a node's fronts stop dispatching to others, and end its agent."""
+    with connected(record.address, record.host, record.token) as ray:
+        report = RayAgents().call({record.name: ("report",)}, 10.0)[record.name]
+        models = [] if isinstance(report, TidalError) else [each.model for each in report.models]
+        agent = ray.get_actor(agent_name(record.name), namespace=NAMESPACE)
+        # The controller would write the tables again, so it must not reach the agent any more.
+        ray.get(agent.leave.remote(models), timeout=10.0)
+        ray.kill(agent)
+
+
+def _end_controller(head: ClusterRecord) -> None:
+    if head.ray.alive():
+        with connected(head.address, head.host, head.token) as ray, contextlib.suppress(ValueError):
+            ray.kill(ray.get_actor(CONTROLLER, namespace=NAMESPACE))
+
+
+def _check_served_to_others(state: ServerState, options: NodeOptions) -> None:
+    """Check that other nodes reach a server's gRPC endpoint at the node's address."""
+    address = f"{options.host}:{state.grpc.rpartition(':')[2]}"
+    try:
+        check_reachable(address)
+    except Unavailable:
+        raise Unavailable(
+            f"other nodes cannot reach the server at {address}: start tidal serve with --host {options.host}, or name "
+            f"the address that it listens on with --host"
+        ) from None
+    if state.grpc_tls and options.tls is None:
+        raise InvalidArgument("the server's gRPC endpoint uses TLS, so nodes need --ca: add the CA certificates")

@@ -1,0 +1,229 @@
+"""Starting Ray's processes of a head or a node, and the actors on them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidal.cluster.agent import NodeAgent
+from tidal.cluster.connection import LOOPBACK, environment
+from tidal.cluster.controller import POLL_S, ClusterController
+from tidal.cluster.handles import CONTROLLER, NAMESPACE, RayAgents, agent_name
+from tidal.cluster.local_node import LocalNode
+from tidal.cluster.observed import PlanSettings
+from tidal.cluster.records import StartedProcess, records_folder
+from tidal.errors import Unavailable
+from tidal.server.endpoints import choose_endpoints
+
+_START_S = 120.0
+_ANSWER_S = 10.0
+# Queries and answers never pass through Ray's object store; this is the smallest that it accepts.
+_OBJECT_STORE_BYTES = 80_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RayProcess:
+    """Ray's processes of one node.
+
+    Attributes:
+        process: The process that holds them.
+        folder: Folder of their temporary files and logs.
+        resource: Resource that identifies the node in Ray.
+    """
+
+    process: subprocess.Popen[bytes]
+    folder: Path
+    resource: str
+
+    @property
+    def started(self) -> StartedProcess:
+        """The process for a record."""
+        return StartedProcess.of(self.process.pid)
+
+    def check(self) -> None:
+        """Check that it runs.
+
+        Raises:
+            Unavailable: It has ended; the message has the end of its output.
+        """
+        if self.process.poll() is not None:
+            raise Unavailable(f"Ray did not start: {_last_line(self.folder / 'output')}")
+
+
+def new_token() -> Path:
+    """Write a new secret of a cluster to a file that only this user can read."""
+    path = records_folder() / "token"
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(32))
+    return path
+
+
+def start_head(host: str, port: int, token: Path | None) -> RayProcess:
+    """Start Ray's processes of a head.
+
+    Args:
+        host: Address to listen on.
+        port: Port that nodes join at.
+        token: File with the cluster's secret.
+    """
+    # The port of Ray's client protocol, which Tidal does not use, cannot be turned off.
+    client_port = choose_endpoints(host, 0, 0, 0).http
+    options = ["--head", f"--port={port}", f"--ray-client-server-port={client_port}", "--include-dashboard=false"]
+    return _start(options, host, token, {})
+
+
+def start_node(address: str, host: str, token: Path | None, variables: Mapping[str, str]) -> RayProcess:
+    """Start Ray's processes of a node.
+
+    Args:
+        address: `host:port` of the head.
+        host: Address of this machine.
+        token: File with the cluster's secret.
+        variables: Further variables of their environment.
+    """
+    return _start([f"--address={address}"], host, token, variables)
+
+
+def wait_for_head(started: RayProcess, address: str) -> None:
+    """Wait until a head accepts connections.
+
+    Raises:
+        Unavailable: It ended, or does not in time.
+    """
+    host, _, port = address.rpartition(":")
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until:
+        started.check()
+        try:
+            socket.create_connection((host, int(port)), 1.0).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise Unavailable(f"Ray did not start within {_START_S:g} s, see {started.folder}")
+
+
+def wait_for_node(ray: Any, started: RayProcess) -> str:
+    """Wait until a node has joined, and return Ray's id of it.
+
+    Raises:
+        Unavailable: It ended, or does not join in time.
+    """
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until:
+        started.check()
+        for node in ray.nodes():
+            if node["Alive"] and started.resource in node["Resources"]:
+                return str(node["NodeID"])
+        time.sleep(0.1)
+    raise Unavailable(f"Ray's node did not join within {_START_S:g} s, see {started.folder}")
+
+
+def start_controller(ray: Any, started: RayProcess, settings: PlanSettings) -> None:
+    """Start the cluster's controller on its head.
+
+    Args:
+        ray: The module `ray`, connected.
+        started: Ray's processes of the head.
+        settings: Settings of its decisions.
+    """
+    options = _pinned(ray, wait_for_node(ray, started), CONTROLLER)
+    ray.remote(ClusterController).options(**options).remote(RayAgents(), settings, poll_s=POLL_S)
+
+
+def start_agent(ray: Any, node_id: str, server: LocalNode, name: str, memory: Path) -> None:
+    """Start the agent of a node, and wait for its first report.
+
+    Args:
+        ray: The module `ray`, connected.
+        node_id: Ray's id of the node.
+        server: Server of the node.
+        name: Name of the node.
+        memory: File that the agent keeps over its restarts.
+
+    Raises:
+        Unavailable: Another node has the name, or the agent does not answer.
+    """
+    _replace_agent(ray, name)
+    until = time.monotonic() + _ANSWER_S
+    while True:
+        try:
+            agent = ray.remote(NodeAgent).options(**_pinned(ray, node_id, agent_name(name))).remote(server, memory)
+            break
+        except ValueError:  # Ray removes the name of an ended actor some time later
+            if time.monotonic() > until:
+                raise Unavailable(f"the name of node '{name}' stays in use: give it another one with --name") from None
+            time.sleep(0.2)
+    try:
+        ray.get(agent.report.remote(), timeout=_START_S)
+    except ray.exceptions.RayError as error:
+        raise Unavailable(f"the agent of node '{name}' does not start: {error}") from None
+
+
+def _replace_agent(ray: Any, name: str) -> None:
+    """End an agent that does not answer, as that of a node which was killed and is started again."""
+    try:
+        agent = ray.get_actor(agent_name(name), namespace=NAMESPACE)
+    except ValueError:
+        return
+    try:
+        ray.get(agent.report.remote(), timeout=_ANSWER_S)
+    except ray.exceptions.RayError:
+        ray.kill(agent)
+        return
+    raise Unavailable(f"the cluster has a node '{name}' already: give this one another name with --name")
+
+
+def _pinned(ray: Any, node_id: str, name: str) -> dict[str, Any]:
+    """Return the options of a named actor that lives on one node, and is restarted there without limit."""
+    strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return {
+        "name": name,
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "max_restarts": -1,
+        "max_concurrency": 8,
+        "num_cpus": 0,
+        "scheduling_strategy": strategy,
+    }
+
+
+def _start(options: list[str], host: str, token: Path | None, variables: Mapping[str, str]) -> RayProcess:
+    # Not the name of the node: until Ray notices that a node was killed, the same one may start again.
+    resource = f"tidal_{secrets.token_hex(8)}"
+    # Paths of sockets, which Ray derives from it, must be short.
+    folder = Path(tempfile.mkdtemp(prefix="tidal-ray-", dir="/tmp"))
+    module = "tidal.cluster.ray_start" if host == LOOPBACK else "ray.scripts.scripts"
+    command = [
+        *(sys.executable, "-m", module, *([] if host == LOOPBACK else ["start"])),
+        *("--block", "--disable-usage-stats", "--include-log-monitor=false", *options),
+        *(f"--node-ip-address={host}", f"--temp-dir={folder}", f"--resources={json.dumps({resource: 1})}"),
+        # Neither actors nor tasks of others run here; the devices belong to the server.
+        *("--num-cpus=0", "--num-gpus=0", f"--object-store-memory={_OBJECT_STORE_BYTES}"),
+    ]
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment(token), **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return RayProcess(process, folder, resource)
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else f"see {path.parent}"

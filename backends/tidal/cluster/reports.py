@@ -1,0 +1,133 @@
+"""What a node reports to the cluster's controller. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tidal.controller.counts import ModelCounts
+from tidal.controller.decisions import ModelProfile
+from tidal.repository.cluster_table import RemoteNode
+
+ServerState = Literal["serves", "restarting", "away"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReport:
+    """A partitioned model that serves on a node.
+
+    Attributes:
+        model: Name of the model.
+        version: Version that serves.
+        profile: Published properties of the model.
+        devices: Instances of it that the node's devices hold beside its other models.
+        instances: Requested instances by runtime.
+        usable: Instances by runtime that other nodes may use now: fewer than requested during a change.
+        unfinished: Whether a change of the instances was interrupted.
+        counts: Traffic since the server started: queries that arrived at this node, engine time of its instances.
+        problem: Why its instances cannot be changed; None if they can.
+    """
+
+    model: str
+    version: int
+    profile: ModelProfile
+    devices: int
+    instances: tuple[int, ...]
+    usable: tuple[int, ...]
+    unfinished: bool
+    counts: ModelCounts
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """A node and its server.
+
+    Attributes:
+        node: Name of the node.
+        state: Whether its server serves, is being restarted by `tidal serve`, or is not there.
+        reason: Why it does not serve; empty if it does.
+        grpc: `host:port` of its gRPC endpoint for other nodes; empty if it does not serve.
+        identity: Process ids of `tidal serve` and tritonserver; a restart resets all counts.
+        cores: Processor cores that the server may use.
+        gpus: GPUs that the server may use.
+        models: Partitioned models that serve.
+        others: Names of the other models that serve.
+        tables: Nodes that the fronts of each model dispatch to.
+        draining: Whether the node is being drained.
+        pid: Process id of the agent.
+    """
+
+    node: str
+    state: ServerState
+    reason: str = ""
+    grpc: str = ""
+    identity: tuple[int, int] = (0, 0)
+    cores: int = 0
+    gpus: int = 0
+    models: tuple[ModelReport, ...] = ()
+    others: tuple[str, ...] = ()
+    tables: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    draining: bool = False
+    pid: int = 0
+
+    def of_model(self, model: str) -> ModelReport | None:
+        """Return the report of a model; None if it does not serve on the node."""
+        return next((each for each in self.models if each.model == model), None)
+
+
+def since(before: ModelCounts, now: ModelCounts) -> ModelCounts:
+    """Return the traffic between two readings of counts since the server's start; counts never fall.
+
+    Args:
+        before: Earlier reading.
+        now: Later reading.
+    """
+
+    def less(a: float, b: float) -> float:
+        return max(0.0, b - a)
+
+    return ModelCounts(
+        seconds=less(before.seconds, now.seconds),
+        queries=tuple(map(less, before.queries, now.queries)),
+        busy_s=tuple(map(less, before.busy_s, now.busy_s)),
+        requests=max(0, now.requests - before.requests),
+        slow=max(0, now.slow - before.slow),
+        critical=max(0, now.critical - before.critical),
+        latency_s=less(before.latency_s, now.latency_s),
+    )
+
+
+def node_tables(
+    reports: dict[str, NodeReport], limits: dict[str, dict[str, tuple[int, ...]]] | None = None
+) -> dict[str, dict[str, dict[str, RemoteNode]]]:
+    """Return the other nodes that the fronts of each node dispatch to, by node, model and other node.
+
+    A node is left out where it drains, where its server is not there, and where it serves another version than the
+    front. A node whose server is being restarted stays: fronts do not use it until it answers.
+
+    Args:
+        reports: Latest report of each node, by name.
+        limits: Instances by runtime that nodes are about to have at most, by model and node.
+    """
+    tables: dict[str, dict[str, dict[str, RemoteNode]]] = {}
+    for name, report in reports.items():
+        for front in report.models:
+            others: dict[str, RemoteNode] = {}
+            for other, its in sorted(reports.items()):
+                model = its.of_model(front.model)
+                if other == name or its.draining or model is None or model.version != front.version:
+                    continue
+                most = (limits or {}).get(front.model, {}).get(other, model.usable)
+                counts = [min(pair) for pair in zip(model.usable, most, strict=True)]
+                instances = dict(zip(model.profile.lengths, counts, strict=True))
+                others[other] = RemoteNode(grpc=its.grpc, instances=instances, tls=None)
+            tables.setdefault(name, {})[front.model] = others
+    return tables
+
+
+def without_server(known: NodeReport, report: NodeReport) -> NodeReport:
+    """Return the report of a node whose server is being restarted: its models are those that it had before."""
+    if report.state != "restarting" or known.state == "away":
+        return report
+    return replace(known, state=report.state, reason=report.reason, draining=report.draining, pid=report.pid)

@@ -1,0 +1,192 @@
+"""`tidal cluster start`, `join`, `up` and `stop`: the head and the nodes of a cluster on this machine."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidal.arlo.scheduling import MIN_GAIN
+from tidal.cluster.membership import NodeOptions, join, start, stop, up
+from tidal.cluster.observed import PlanSettings
+from tidal.cluster.records import ClusterRecord, records
+from tidal.commands.cluster_nodes import CaFile, CertificateFile, KeyFile, node_tls
+from tidal.commands.connecting import NO_SERVER, AsJson, Server
+from tidal.commands.output import fail, one_sentence, print_json, progress_note
+from tidal.controller.decisions import ControllerSettings
+from tidal.errors import NotFound
+
+_USAGE = 2
+_PORT = 6379
+
+Period = Annotated[
+    float, typer.Option(metavar="SECONDS", help="Time between two decisions about the lengths of queries.")
+]
+MinGain = Annotated[
+    float, typer.Option(metavar="SHARE", help="Reallocate only if it saves at least this share of the mean latency.")
+]
+Devices = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Cores or GPUs to count on a node.  [default: those of its server]"),
+]
+
+
+def start_head(
+    host: Annotated[str, typer.Option(help="Address of this machine for nodes.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port that nodes join at, 0 for a free one.")] = _PORT,
+    period: Period = 120.0,
+    min_gain: MinGain = MIN_GAIN,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Accept processes without the cluster's secret.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start the head of a cluster: Ray, and the controller of all nodes. It returns when they run.
+
+    Processes that join need the cluster's secret, a file that only you can read. With the default address Ray listens
+    on this machine alone; with another one it listens on all interfaces of the machine.
+
+    ```
+    tidal cluster start --host 10.0.0.1
+    tidal cluster start --host 10.0.0.1 --period 60
+    ```
+
+    Exit codes: **0** it runs, **1** a head runs already, a port is in use, Ray is not installed or does not start,
+    **2** wrong usage.
+    """
+    settings = _settings(period, min_gain)
+    if not as_json:
+        progress_note("starting the head")
+    with one_sentence():
+        record = start(host, port, settings, secret=not insecure)
+    if as_json:
+        print_json(_facts(record))
+        return
+    secret = "" if record.token is None else f" --token-file {record.token}"
+    typer.echo(f"head       {record.address}\nsecret     {record.token or 'none'}\nlogs       {record.folder}")
+    typer.echo(f"on a node  tidal cluster join {record.address}{secret}")
+
+
+def join_cluster(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address of the head.")],
+    name: Annotated[str | None, typer.Option(help="Name of the node.", show_default="name of this machine")] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address of this machine for other nodes.", show_default="127.0.0.1 for a head there"),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The cluster's secret.", show_default="that of a head on this machine"),
+    ] = None,
+    server: Server = None,
+    devices: Devices = None,
+    ca: CaFile = None,
+    certificate: CertificateFile = None,
+    key: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let this machine's running `tidal serve` join a cluster as a node. It returns when the node's agent runs.
+
+    Other nodes send queries to the server's gRPC port at `--host`: start `tidal serve` with that address, or 0.0.0.0.
+    The server goes on as before if the cluster ends.
+
+    ```
+    tidal cluster join 10.0.0.1:6379 --host 10.0.0.2 --token-file cluster.token
+    ```
+
+    Exit codes: **0** it joined, **1** the head does not answer or refuses the secret, other nodes cannot reach the
+    server, or it serves no partitioned model, **2** wrong usage, **3** no server runs, or several do and none was
+    named.
+    """
+    head, separator, port = address.rpartition(":")
+    if not (separator and port.isdigit()):
+        fail(f"'{address}' is not an address; expected HOST:PORT, such as 10.0.0.1:{_PORT}", _USAGE)
+    with one_sentence(_USAGE):
+        tls = node_tls(ca, certificate, key)
+    if host is None:
+        if head != "127.0.0.1":
+            fail("--host is required: the address of this machine for other nodes, such as 10.0.0.2", _USAGE)
+        host = head
+    if token_file is None:
+        token_file = next((record.token for record in records() if record.address == address), None)
+    if token_file is not None and not token_file.is_file():
+        fail(f"--token-file: {token_file} is not a file; expected the secret that tidal cluster start wrote", _USAGE)
+    _check_server(server)
+    options = NodeOptions(name or socket.gethostname().partition(".")[0], host, server, devices, tls)
+    if not as_json:
+        progress_note(f"joining as '{options.name}'")
+    with one_sentence():
+        record = join(address, None if token_file is None else token_file.resolve(), options)
+    if as_json:
+        print_json(_facts(record))
+    else:
+        typer.echo(f"{record.name} joined {record.address}: see tidal cluster status")
+
+
+def up_local(
+    repository: Annotated[Path, typer.Argument(help="Model repository; each node gets a copy of hard links.")],
+    local: Annotated[int, typer.Option("--local", min=1, max=64, metavar="N", help="Number of nodes on this machine.")],
+    period: Period = 120.0,
+    min_gain: MinGain = MIN_GAIN,
+    devices: Devices = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start a cluster of several nodes on this machine, to try one out: a head, and N nodes with a server each.
+
+    Each server has its own ports, its own copy of the repository and its own share of the processor's cores; with
+    `--devices` it may use all cores and is counted with so many. It returns when all serve; `tidal cluster stop` ends
+    everything.
+
+    ```
+    tidal cluster up --local 2 model_repository
+    ```
+
+    Exit codes: **0** all serve, **1** a server or Ray does not start; nothing is left running, **2** wrong usage.
+    """
+    settings = _settings(period, min_gain)
+    with one_sentence():
+        if not repository.is_dir():
+            raise NotFound(f"model repository '{repository}' is not a folder")
+        head = up(local, repository, settings, devices, (lambda _line: None) if as_json else typer.echo)
+    if as_json:
+        print_json(_facts(head))
+
+
+def stop_cluster(as_json: AsJson = False) -> None:
+    """End the head and the nodes that were started on this machine.
+
+    Nodes leave their cluster: their fronts stop dispatching to others. A server that `up` started answers what it
+    accepted and ends; one that joined goes on. Nodes on other machines go on, without a controller if the head ends.
+
+    Exit codes: **0** done, also if there was nothing to end.
+    """
+    with one_sentence():
+        ended = stop()
+    if as_json:
+        print_json({"ended": ended})
+    else:
+        typer.echo(f"ended: {', '.join(ended)}" if ended else "nothing was started on this machine")
+
+
+def _settings(period: float, min_gain: float) -> PlanSettings:
+    with one_sentence(_USAGE):
+        checked = ControllerSettings(period_s=period, min_gain=min_gain)
+    return PlanSettings(checked.period_s, checked.min_gain)
+
+
+def _check_server(server: str | None) -> None:
+    from tidal.controller.server_finder import ServerFinder
+
+    with one_sentence(NO_SERVER):
+        ServerFinder(server)()
+
+
+def _facts(record: ClusterRecord) -> dict[str, str | None]:
+    return {
+        "name": record.name,
+        "address": record.address,
+        "token_file": None if record.token is None else str(record.token),
+        "logs": str(record.folder),
+    }

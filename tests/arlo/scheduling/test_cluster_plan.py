@@ -1,0 +1,182 @@
+"""Decisions about a cluster, against all placements of small cases."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.arlo.scheduling.equations import cost, divisions, least_instances
+from tests.arlo.scheduling.test_placement import columns, moves
+from tidal.arlo.scheduling import (
+    AllocationProblem,
+    ClusterNode,
+    InstanceLoad,
+    RuntimeProfile,
+    plan_cluster,
+    solve,
+)
+from tidal.errors import InvalidArgument
+
+SLO_S = 1.0
+# Capacities of 100, 50, 25 and 12 queries per SLO period.
+PROFILES = [RuntimeProfile.from_service(service_s, SLO_S) for service_s in (0.01, 0.02, 0.04, 0.08)]
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[list[ClusterNode], list[float]]:
+    """Nodes, at least one of which does not drain, and the demand by runtime, which may be 0."""
+    runtimes = draw(st.integers(1, 3))
+    counts = st.tuples(*[st.integers(0, 2)] * runtimes)
+    nodes = []
+    for number in range(draw(st.integers(1, 3))):
+        instances = draw(counts)
+        nodes.append(
+            ClusterNode(
+                name=f"n{number}",
+                devices=draw(st.integers(1, 3)),
+                instances=instances,
+                busy_s=tuple(draw(st.integers(0, 4)) / 4 * count for count in instances),
+                entrance=draw(st.booleans()),
+                draining=number > 0 and draw(st.booleans()),
+            )
+        )
+    demand = draw(st.lists(st.integers(0, 120).map(float), min_size=runtimes, max_size=runtimes))
+    return nodes, draw(st.sampled_from([demand, [0.0] * runtimes]))
+
+
+def present(nodes: list[ClusterNode]) -> list[InstanceLoad]:
+    return [
+        InstanceLoad(0, runtime, node.busy_s[runtime] / count, at)
+        for at, node in enumerate(nodes)
+        for runtime, count in enumerate(node.instances)
+        for _ in range(count)
+    ]
+
+
+def valid(nodes: list[ClusterNode], counts: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether each node holds its instances, entrances have the longest runtime, and draining nodes nothing else."""
+    for node, row in zip(nodes, counts, strict=True):
+        limit = int(node.entrance) if node.draining else node.devices
+        if sum(row) > limit or row[-1] < node.entrance:
+            return False
+    return True
+
+
+@settings(max_examples=300, deadline=None)
+@given(clusters())
+def test_plans_fit_the_devices_with_the_fewest_and_least_loaded_moves(
+    case: tuple[list[ClusterNode], list[float]],
+) -> None:
+    nodes, demand = case
+    plan = plan_cluster(nodes, PROFILES[-len(demand) :], demand)
+    assert plan.before == tuple(node.instances for node in nodes)
+    assert valid(nodes, plan.after)
+    active = [row for node, row in zip(nodes, plan.after, strict=True) if not node.draining]
+    assert sum(map(sum, active)) == sum(node.devices for node in nodes if not node.draining)
+    assert sum(row[-1] for row in active) >= 1
+    totals = [sum(column) for column in zip(*plan.after, strict=True)]
+    fitting = (counts for counts in columns(totals, len(nodes)) if valid(nodes, counts))
+    loads = present(nodes)
+    ended, load = moves(loads, plan.after)
+    assert (ended, pytest.approx(load)) == min(moves(loads, counts) for counts in fitting)
+    assert plan.moves == ended
+
+
+@settings(max_examples=100, deadline=None)
+@given(clusters())
+def test_a_plan_that_was_carried_out_stays(case: tuple[list[ClusterNode], list[float]]) -> None:
+    nodes, demand = case
+    profiles = PROFILES[-len(demand) :]
+    after = plan_cluster(nodes, profiles, demand).after
+    carried_out = [
+        ClusterNode(node.name, node.devices, row, (0.0,) * len(row), node.entrance, node.draining)
+        for node, row in zip(nodes, after, strict=True)
+    ]
+    assert plan_cluster(carried_out, profiles, demand).after == after
+
+
+@settings(max_examples=100, deadline=None)
+@given(clusters())
+def test_stages_end_at_the_plan_and_never_exceed_a_node(case: tuple[list[ClusterNode], list[float]]) -> None:
+    nodes, demand = case
+    plan = plan_cluster(nodes, PROFILES[-len(demand) :], demand)
+    passed = [plan.before, *plan.stages()]
+    assert passed[-1] == plan.after
+    for stage, following in itertools.pairwise(passed):
+        for node, row, later, first in zip(nodes, stage, following, plan.before, strict=True):
+            assert sum(later) <= max(node.devices, sum(first))
+            assert not node.draining or later == row or following == plan.after
+    for at, node in enumerate(nodes):
+        # An entrance with an instance of the longest runtime never loses the last one.
+        if node.entrance and plan.before[at][-1]:
+            assert all(stage[at][-1] >= 1 for stage in passed)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 200).map(float), min_size=3, max_size=3), st.integers(3, 7), st.integers(1, 3))
+def test_the_counts_are_the_best_with_enough_of_the_longest(demand: list[float], devices: int, longest: int) -> None:
+    problem = AllocationProblem(devices, tuple(PROFILES[1:]), tuple(demand), longest)
+    least = least_instances(problem)
+    least[-1] = max(least[-1], longest)
+    found = solve(problem)
+    assert found.instances[-1] >= longest
+    if sum(least) <= devices:
+        best = min(cost(problem, counts) for counts in divisions(devices, least))
+        assert cost(problem, found.instances) == pytest.approx(best)
+
+
+def node(
+    name: str, devices: int, *instances: int, busy_s: tuple[float, ...] = (), draining: bool = False
+) -> ClusterNode:
+    return ClusterNode(name, devices, instances, busy_s or (0.0,) * len(instances), draining=draining)
+
+
+def test_eight_runtimes_on_two_devices_are_two_instances() -> None:
+    profiles = [RuntimeProfile.from_service(0.01 * n, SLO_S) for n in range(1, 9)]
+    nodes = [node("a", 1, *[1] * 8), node("b", 1, *[1] * 8)]
+    for demand in ([0.0] * 8, [5.0] * 8):
+        assert plan_cluster(nodes, profiles, demand).after == ((*[0] * 7, 1), (*[0] * 7, 1))
+
+
+def test_lengths_of_all_entrances_count_and_each_runtime_may_be_on_one_node() -> None:
+    nodes = [node("a", 2, 0, 0, 1), node("b", 2, 0, 0, 1)]
+    plan = plan_cluster(nodes, PROFILES[:3], [60.0, 20.0, 1.0])
+    assert [sum(column) for column in zip(*plan.after, strict=True)] == [1, 1, 2]
+    assert "hold 4 instances instead of 2" in plan.reason
+    assert all(row[-1] == 1 for row in plan.after)
+
+
+def test_a_draining_node_keeps_its_entrance_and_moves_the_rest_last() -> None:
+    nodes = [node("a", 3, 1, 1), node("b", 3, 2, 1, draining=True)]
+    plan = plan_cluster(nodes, PROFILES[:2], [0.0, 0.0])
+    assert plan.after == ((2, 1), (0, 1))
+    assert [stage[1] for stage in plan.stages()] == [(2, 1), (0, 1)]
+
+
+def test_the_least_loaded_instance_of_a_full_node_ends() -> None:
+    nodes = [node("a", 2, 1, 1, 1, busy_s=(3.0, 1.0, 5.0))]
+    assert plan_cluster(nodes, PROFILES[:3], [0.0] * 3).after == ((1, 0, 1),)
+
+
+def test_a_small_gain_changes_nothing() -> None:
+    nodes = [node("a", 2, 0, 2), node("b", 2, 0, 2)]
+    plan = plan_cluster(nodes, PROFILES[:2], [1.0, 1.0], min_gain=0.9)
+    assert plan.moves == 0
+    assert "below the minimum gain of 90%" in plan.reason
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([node("a", 1, 0, 1, draining=True)], "no node has devices that do not drain"),
+        ([node("a", 0, 0, 1)], "devices of node 'a' must be at least 1, got 0"),
+        ([node("a", 1, 0, 0, 1)], "instances of node 'a' must be 2 numbers of at least 0"),
+        ([node("a", 1, -1, 1)], "instances of node 'a' must be 2 numbers of at least 0"),
+    ],
+)
+def test_bad_inputs_are_named(nodes: list[ClusterNode], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        plan_cluster(nodes, PROFILES[:2], [1.0, 1.0])

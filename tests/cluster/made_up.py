@@ -1,0 +1,112 @@
+"""Made-up servers of nodes, kept in files so that actors and tests see the same, and agents without Ray."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tidal.cluster.agent import NodeAgent
+from tidal.cluster.reports import ModelReport, NodeReport
+from tidal.controller.counts import ModelCounts
+from tidal.controller.decisions import ModelProfile
+from tidal.errors import TidalError, Unavailable
+from tidal.repository.cluster_table import ClusterTable, RemoteNode, read_cluster_table, write_cluster_table
+
+LENGTHS = (16, 32, 64)
+PROFILE = ModelProfile(LENGTHS, (0.002, 0.004, 0.008), 0.4)
+MODEL = "tiny"
+
+
+class FileServer:
+    """The server of a node, in a folder: `server.json` has what it reports, `cluster.json` its table.
+
+    Args:
+        folder: Folder of the node, whose name is that of the node.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, folder: Path, instances: tuple[int, ...] = (1, 1, 1), devices: int = 3) -> FileServer:
+        folder.mkdir(parents=True)
+        server = cls(folder)
+        queries = [0.0] * len(LENGTHS)
+        server.set(instances=instances, devices=devices, queries=queries, busy_s=queries, seconds=0.0)
+        return server
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "server.json").read_text())
+        return found
+
+    def set(self, **facts: Any) -> None:
+        path = self.folder / "server.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps({**known, **facts}))
+        new.replace(path)
+
+    @property
+    def table(self) -> dict[str, dict[int, int]]:
+        return {name: dict(node.instances) for name, node in read_cluster_table(self.folder).nodes.items()}
+
+    def read(self) -> NodeReport:
+        name, facts = self.folder.name, self.facts
+        if facts.get("state", "serves") != "serves":
+            return NodeReport(name, facts["state"], "made up")
+        none = ModelCounts.none(len(LENGTHS))
+        counts = replace(none, queries=tuple(facts["queries"]), busy_s=tuple(facts["busy_s"]))
+        instances = tuple(facts["instances"])
+        problem, version = facts.get("problem"), facts.get("version", 1)
+        model = ModelReport(
+            MODEL,
+            version,
+            PROFILE,
+            facts["devices"],
+            instances,
+            instances,
+            bool(facts.get("unfinished")),
+            counts,
+            problem,
+        )
+        tables = ((MODEL, tuple(self.table)),)
+        return NodeReport(name, "serves", "", f"{name}:1", (1, facts.get("process", 1)), 2, 0, (model,), (), tables)
+
+    def allocate(self, model: str, instances: Mapping[int, int]) -> None:
+        if self.facts.get("refuse"):
+            raise Unavailable("made-up failure")
+        history = self.facts.get("history", [])
+        row = [instances[length] for length in LENGTHS]
+        self.set(instances=row, unfinished=False, history=[*history, row])
+
+    def write_table(self, model: str, nodes: Mapping[str, RemoteNode]) -> None:
+        write_cluster_table(self.folder, ClusterTable(nodes=dict(nodes)))
+
+
+class AgentsInProcess:
+    """Agents without Ray, by the names of their nodes. A node in `silent` does not answer."""
+
+    def __init__(self, *servers: FileServer) -> None:
+        self.agents = {each.folder.name: NodeAgent(each, each.folder / "memory.json") for each in servers}
+        self.silent: set[str] = set()
+        self.calls: list[tuple[str, str]] = []
+
+    def names(self) -> list[str]:
+        return sorted(self.agents)
+
+    def call(self, requests: Mapping[str, tuple[Any, ...]], timeout_s: float) -> dict[str, Any]:
+        answers: dict[str, Any] = {}
+        for name, (method, *arguments) in requests.items():
+            self.calls.append((name, method))
+            if name in self.silent:
+                answers[name] = Unavailable(f"the agent of node '{name}' does not answer")
+                continue
+            try:
+                answers[name] = getattr(self.agents[name], method)(*arguments)
+            except TidalError as error:
+                answers[name] = error
+        return answers

@@ -1,0 +1,93 @@
+"""What `tidal cluster` refuses before it starts anything, and without Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testing.serving import tidal_in_process
+from tidal.cluster.records import ClusterRecord, StartedProcess, records, write_record
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr("tidal.cluster.connection._REACH_S", 1.0)
+
+    def command(*words: str) -> Any:
+        return tidal_in_process("cluster", *words, environment=dict(os.environ))
+
+    return command
+
+
+def free_port() -> int:
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        return int(chosen.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["status"], 3, "this machine is in no cluster: run tidal cluster start, join or up first"),
+        (["drain", "b"], 3, "this machine is in no cluster"),
+        (["join", "here"], 2, "'here' is not an address; expected HOST:PORT, such as 10.0.0.1:6379"),
+        (["join", "10.0.0.1:6379"], 2, "--host is required: the address of this machine for other nodes"),
+        (["join", "127.0.0.1:6379", "--token-file", "none"], 2, "none is not a file; expected the secret"),
+        (["join", "127.0.0.1:6379", "--key", "k.pem"], 2, "--certificate and --key are given together"),
+        (["join", "127.0.0.1:6379"], 3, "no server is running: start one with tidal serve"),
+        (["start", "--period", "0"], 2, "--period must be between 1 and 86,400 seconds, got 0"),
+        (["up", "none", "--local", "2"], 1, "model repository 'none' is not a folder"),
+    ],
+)
+def test_bad_input(run: Run, words: list[str], code: int, message: str) -> None:
+    outcome = run(*words)
+    assert (outcome.returncode, message in outcome.stderr) == (code, True), outcome.stderr
+
+
+@pytest.mark.parametrize("words", [["start"], ["up", ".", "--local", "1"]])
+def test_without_ray_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "ray" else find_spec(name, *rest)
+    )
+    outcome = run(*words)
+    assert outcome.returncode == 1
+    assert outcome.stderr.endswith("error: Ray is not installed: install the extra ray, pip install 'tidal[ray]'\n")
+
+
+def record(name: str, folder: Path, port: int, pid: int, started: float | None = None) -> ClusterRecord:
+    process = StartedProcess.of(pid) if started is None else StartedProcess(pid=pid, started=started)
+    return ClusterRecord(
+        name=name, address=f"127.0.0.1:{port}", host="127.0.0.1", token=None, ray=process, folder=folder / name
+    )
+
+
+def test_a_head_that_does_not_answer_is_named(run: Run, tmp_path: Path) -> None:
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("needs the extra ray")
+    port = free_port()
+    write_record(record("n1", tmp_path, port, os.getpid()))
+    outcome = run("status")
+    assert outcome.returncode == 3
+    assert f"no head answers at 127.0.0.1:{port}" in outcome.stderr
+
+
+def test_stop_removes_what_ended_processes_left(run: Run, tmp_path: Path) -> None:
+    assert run("stop").stdout == "nothing was started on this machine\n"
+    # The process id is in use by another process: that one is left alone.
+    ended = record("n1", tmp_path, free_port(), os.getpid(), started=1.0)
+    ended.folder.mkdir()
+    write_record(ended)
+    assert "Ray's processes of 'n1' have ended" in run("status").stderr
+    assert run("stop").stdout == "ended: n1\n"
+    assert records() == []
+    assert not ended.folder.exists()
