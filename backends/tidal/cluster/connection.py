@@ -84,7 +84,7 @@ def connected(address: str, host: str, token: Path | None) -> Iterator[Any]:
     os.environ.update({**environment(token), "RAY_BACKEND_LOG_LEVEL": "error"})  # before Ray is imported
     import ray
     from ray._private import worker
-    from ray._raylet import AuthenticationTokenLoader
+    from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
     AuthenticationTokenLoader.instance().reset_cache()  # it keeps the secret of the first cluster of a process
     # Ray prints events of the cluster, such as the loss of a node, on standard output: they would break --json.
