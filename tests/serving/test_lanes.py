@@ -163,6 +163,32 @@ def test_modes_never_mix_lanes_are_never_shared_and_work_never_stops(
             policy.finished(running.pop(0), 1.0, took_s)
 
 
+@pytest.mark.parametrize(
+    ("profile_ms", "true_ms", "slower"),
+    [
+        # Profiles of all threads and of one, measured beside other processes: slower, and in the wrong order.
+        ((10.3, 8.75), (2.6, 4.2), 100),
+        ((20.0, 16.0), (2.6, 4.2), 100),
+        ((8.7, 5.2), (2.6, 4.2), 300),
+        # Another process occupies a thread only when the model is served.
+        ((2.6, 4.2), (8.0, 4.2), 100),
+    ],
+)
+def test_a_lone_client_leaves_the_mode_that_a_wrong_profile_prefers(
+    profile_ms: tuple[float, float], true_ms: tuple[float, float], slower: int
+) -> None:
+    policy, wrong = LanePolicy(1, 2), 0
+    better = true_ms.index(min(true_ms))
+    for _ in range(4000):
+        policy.note_arrival(0)
+        mode = policy.select(lambda each: profile_ms[each is policy.narrow])
+        assert mode is not None
+        narrow = mode is policy.narrow
+        policy.finished(policy.start(mode, 1), profile_ms[narrow], true_ms[narrow])
+        wrong += narrow != better
+    assert wrong < slower
+
+
 @given(
     batches=st.lists(st.tuples(st.floats(0.1, 9), st.integers(1, 5)), max_size=8),
     lanes=st.integers(1, 3),

@@ -21,6 +21,9 @@ _LONE_BELOW = 0.5
 _FIRST_RUNS = 4
 _PACE_WEIGHT = 1 / 16
 _TRIAL_WEIGHT = 1 / 4
+# The first trial moves the pace half of the way: models that were built on a busy machine have profiles that are wrong
+# several times, and a lone client was served by the slower mode for 1,000 to 2,000 queries while it moved a quarter.
+_FIRST_TRIALS = 2
 # Batches of a narrow mode that never idles until the modes are compared again, and the share of its cost that the wide
 # mode must save then, because lanes idle while they are drained.
 _REVIEW_AFTER = 16
@@ -79,8 +82,9 @@ class LanePolicy:
     predicted latency. A mode has one pace for lone queries and one under load, where lanes that run at once slow each
     other down. Narrow lanes that are never idle are compared again after some batches, and drained if the wide mode is
     better. A mode that has not run for long is tried, whatever the length of the queue: its measured pace and not a
-    noisy profile decides. A trial fills each lane twice, and the first batches are not measured: the weights of an
-    engine that has not run for long are not in the caches. Trials are rarer, the longer and the worse they are.
+    noisy profile decides. Until then it is expected to gain on its profile as the other mode does. A trial fills each
+    lane twice, and the first batches are not measured: the weights of an engine that has not run for long are not in
+    the caches. Trials are rarer, the longer and the worse they are.
 
     Args:
         wide: Number of contexts with all threads; their lanes come first.
@@ -126,7 +130,8 @@ class LanePolicy:
 
     def pace(self, mode: LaneMode) -> float:
         """Recent ratio of measured to predicted latency of a mode under the present load."""
-        return self._measured(mode, lone=self._is_lone).pace
+        measured = self._measured(mode, lone=self._is_lone)
+        return measured.pace if measured.runs else self._guess(mode, lone=self._is_lone)
 
     def coming(self, waiting: int) -> int:
         """Usual number of further queries that arrive soon while `waiting` queries wait."""
@@ -195,7 +200,10 @@ class LanePolicy:
         if took_s is not None and self.narrow is not None and not cold:
             ran, other = (self.narrow, self.wide) if lane in self.narrow.lanes else (self.wide, self.narrow)
             usual_s = self._measured(other, lone=lone).batch_s
-            self._add(self._measured(ran, lone=lone), took_s / predicted_s, took_s, usual_s)
+            measured = self._measured(ran, lone=lone)
+            if not measured.runs:
+                measured.pace = self._guess(ran, lone=lone)
+            self._add(measured, took_s / predicted_s, took_s, usual_s)
             other.unused += 1
         if not self._running:
             self._mode, self._draining = None, False
@@ -210,12 +218,21 @@ class LanePolicy:
     def _measured(mode: LaneMode, *, lone: bool) -> _Measured:
         return mode.lone if lone else mode.loaded
 
+    def _guess(self, mode: LaneMode, *, lone: bool) -> float:
+        """Pace of a mode that was not measured.
+
+        A mode that is faster than its profile was profiled on a busy machine, like the other one. One that is slower
+        shares the machine now, which may concern this mode only.
+        """
+        other = self.narrow if mode is self.wide else self.wide
+        return 1.0 if other is None else min(1.0, self._measured(other, lone=lone).pace)
+
     def _add(self, measured: _Measured, ratio: float, took_s: float, usual_s: float) -> None:
         """Add a batch; `usual_s` are the seconds of a batch of the other mode, 0 if none was measured."""
         weight = max(_PACE_WEIGHT, 1 / (measured.runs + _FIRST_RUNS))
         measured.rest = 0.0
         if self._trial is not None:
-            weight = max(weight, _TRIAL_WEIGHT)
+            weight = max(weight, _TRIAL_WEIGHT, 1 / (measured.runs + _FIRST_TRIALS))
             relative = took_s / usual_s if usual_s > 0 else 1.0
             measured.rest = _TRIAL_REST * relative * min(max(self._trial, 1.0), _LARGEST_REGRET)
         measured.pace += (ratio - measured.pace) * weight

@@ -9,6 +9,7 @@ from pathlib import Path
 from tidal.pets.policies import Pool
 from tidal.pets.profile import Grid, PetsProfile, Tables
 from tidal.profiles import LatencyProfile
+from tidal.serving.lanes import LanePolicy
 
 # Arguments: length, number of queries.
 Cost = Callable[[int, int], float]
@@ -77,3 +78,9 @@ def partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
 
 # As `tidal build` measured it: all-MiniLM-L6-v2, OpenVINO, two cores.
 TABLES = PetsProfile.model_validate_json((Path(__file__).parent / "minilm_profile.json").read_text()).tables()
+
+
+def measure_wide(lanes: LanePolicy, pace: float) -> None:
+    """Let a policy have measured a pace of its wide mode, for lone queries and under load."""
+    for measured in (lanes.wide.lone, lanes.wide.loaded):
+        measured.pace, measured.runs = pace, 1

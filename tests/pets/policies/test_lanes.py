@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.pets.fairness import MIXTURES, Closed, Open, simulate
 from tests.pets.policies.costs import TABLES as MINILM
-from tests.pets.policies.costs import make_profile
+from tests.pets.policies.costs import make_profile, measure_wide
 from tidal.pets.policies import (
     Batching,
     PetsBatch,
@@ -43,7 +43,7 @@ def query(length: int, arrival: float = 0.0, deadline: float | None = None) -> P
 def narrow_scheduler(*queries: PetsQuery) -> PetsScheduler:
     """A scheduler that has measured that its wide lane is slow."""
     scheduler = PetsScheduler(TABLES, narrow=2)
-    scheduler.lanes.wide.lone.pace = scheduler.lanes.wide.loaded.pace = 100.0
+    measure_wide(scheduler.lanes, 100.0)
     for each in queries:
         scheduler.submit(each)
     return scheduler
@@ -136,7 +136,7 @@ class TestModes:
         """Alone 5.5 ms on all threads, 9.6 ms on one; deadlines in 8 ms."""
         tables = make_profile(lambda length, n: 5.0 + 0.1 * n, {"a": lambda *_: 0.4}).tables()
         scheduler = PetsScheduler(tables, narrow=2)
-        scheduler.lanes.wide.lone.pace = scheduler.lanes.wide.loaded.pace = 100.0
+        measure_wide(scheduler.lanes, 100.0)
         scheduler.submit(query(8))
         first = start(scheduler)
         assert first.lane == 1

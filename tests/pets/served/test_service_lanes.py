@@ -12,6 +12,7 @@ import pytest
 
 from testing.requests import TextRequest
 from testing.waiting import until
+from tests.pets.policies.costs import measure_wide
 from tests.pets.served.serving import Running, ask, running, texts
 from tidal.errors import Cancelled, Internal, TidalError, Unavailable
 
@@ -42,7 +43,7 @@ def two_lanes(folder: Path, *, merged_copies: int = 0) -> Iterator[tuple[Running
         run.tasks.add("t", 2)
         held = Held()
         run.engine.before = held
-        run.schedulers[0].lanes.wide.lone.pace = run.schedulers[0].lanes.wide.loaded.pace = 1e6
+        measure_wide(run.schedulers[0].lanes, 1e6)
         try:
             for number in range(2):
                 run.ask(ask("t", *texts(3 + number)))
