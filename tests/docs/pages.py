@@ -28,6 +28,7 @@ REASONS = frozenset(
         "needs a GPU",
         "needs a LoRA of the decoder",
         "needs a chat model",
+        "needs a masked language model",
         "needs several servers",
         "needs a server with tracing",
         "needs prompts that were trained elsewhere",

@@ -185,6 +185,8 @@ def test_an_api_route(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = ModelFacts("m", ("1",), {}, {"input_tokens": ("INT32", (-1, 1))}, max_rows=64)
 
     class WordCounter:
+        lanes = SimpleNamespace(check=lambda _model: None)
+
         async def model(self, name: str, allows: Callable[[str], bool]) -> ModelFacts:
             return facts
 
