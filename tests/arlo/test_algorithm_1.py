@@ -158,6 +158,11 @@ def test_agrees_with_a_naive_algorithm_1(
         counts[counts.index(min(counts))] += 1
 
 
+def test_levels_beyond_the_peeked_ones_are_not_used() -> None:
+    policy = PartitionedPolicy([64, 128, 192], [1.0, 1.0, 1.0], 1.0, [1, 1, 1], peek=2)
+    assert [take(policy, 10) for _ in range(4)] == [0, 1, 0, 0]
+
+
 class TestLevels:
     @given(changes=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), max_size=300))
     @settings(max_examples=50, deadline=None)

@@ -30,6 +30,8 @@ NODE = RemoteNode(grpc="127.0.0.1:1", instances={16: 1, 64: 2})
         ('{"nodes": {"b": {"grpc": "h:1"}}}', "nodes.b.instances: field required"),
         ('{"nodes": {"b": {"grpc": "h", "instances": {"16": 1}}}}', "'h' is not an address; expected host:port"),
         ('{"nodes": {"b": {"grpc": "h:70000", "instances": {"16": 1}}}}', "'h:70000' is not an address"),
+        ('{"nodes": {"b": {"grpc": "h:65536", "instances": {"16": 1}}}}', "'h:65536' is not an address"),
+        ('{"nodes": {"b": {"grpc": "h:0", "instances": {"16": 1}}}}', "'h:0' is not an address"),
         ('{"nodes": {"b": {"grpc": "h:1", "instances": {"16": -1}}}}', "greater than or equal to 0"),
         ('{"nodes": {"b": {"grpc": "h:1", "instances": {"16": 5000}}}}', "less than or equal to 1024"),
         ('{"nodes": {"b": {"grpc": "h:1", "instances": {}}}}', "at least 1 item"),

@@ -10,6 +10,7 @@ from tidal.device import Device
 from tidal_builders.arlo.plan import arlo_ingredients
 from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.arlo.workers import Workers, one_per_thread
+from tidal_builders.fingerprint import changes
 
 
 def spec(**fields: object) -> ArloSpec:
@@ -39,3 +40,15 @@ def test_only_libraries_of_the_engine_are_ingredients(
     found = arlo_ingredients(spec(engine=engine), tmp_path, "classification", None, None)
     names = {name.removeprefix("library ") for name in found if name.startswith("library ")}
     assert names == {"torch", "transformers", "tokenizers", "numpy", *own}
+
+
+def test_changes_are_changed_new_and_former_ingredients() -> None:
+    built = {"code": "a" * 64, "device": "x", "former": "1", "same": "s"}
+    now = {"code": "b" * 64, "device": "y", "new": "2", "same": "s"}
+    assert changes(built, now) == [
+        "code changed",
+        "device changed from x to y",
+        "former changed from 1 to none",
+        "new changed from none to 2",
+    ]
+    assert changes(now, now) == []

@@ -83,8 +83,9 @@ def test_the_closure_contains_the_imports_that_run(tmp_path: Path) -> None:
         "root": "from typing import TYPE_CHECKING\nfrom top import direct\nif TYPE_CHECKING:\n    import top.typed\n",
         "direct": "def f():\n    from top.inner.lazy import g\n",
         "inner/__init__": "from . import beside",
-        "inner/lazy": "from top.inner.beside import x\nimport top.command.line\nimport numpy",
+        "inner/lazy": "from .. import above\nimport top.command.line\nimport numpy",
         "inner/beside": "",
+        "above": "",
         "typed": "",
         "command/__init__": "",
         "command/line": "",
@@ -94,5 +95,6 @@ def test_the_closure_contains_the_imports_that_run(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     found = import_closure(["top.root"], leave_out=["top.command"], packages={"top": tmp_path / "top"})
-    assert set(found) == {"top", "top.root", "top.direct", "top.inner", "top.inner.lazy", "top.inner.beside"}
+    names = {"top", "top.root", "top.direct", "top.above", "top.inner", "top.inner.lazy", "top.inner.beside"}
+    assert set(found) == names
     assert found["top.inner"] == tmp_path / "top/inner/__init__.py"

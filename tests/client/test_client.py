@@ -164,7 +164,11 @@ def test_a_url_with_another_scheme_or_none_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:8001", "https://h:1", "grpc://h", "http://:1", "http://h:x", "http://h:99999", "grpc://h:1/path"]
+    "url",
+    [
+        *("127.0.0.1:8001", "https://h:1", "grpc://h", "http://:1", "http://h:x", "http://h:99999"),
+        *("grpc://h:1/path", "http://h:1?query", "http://h:1#fragment", "http://user@h:1", "grpc://user:secret@h:1"),
+    ],
 )
 def test_a_url_of_another_form_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument, match="expected http://HOST:PORT or grpc://HOST:PORT"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,6 +57,10 @@ class TestPartitioned:
         assert graph.owned_by("m") == ("m_len16", "m_len32", "m_len64")
         assert graph.superseded() == {"m_len32"}
         assert graph.dependents("m_len32", graph.models) == ["m"]
+
+    def test_runtimes_of_a_front_that_is_not_published_are_not_superseded(self, repository: Path) -> None:
+        shutil.rmtree(repository / "m")
+        assert ModelGraph.read(repository).superseded() == set()
 
     @pytest.mark.parametrize("other", ["plain", "plain_len16", "damaged", "absent"])
     def test_others_have_no_relations(self, repository: Path, other: str) -> None:
@@ -172,6 +177,7 @@ def test_walks_agree_with_the_transitive_closure(world: dict[str, Any], data: st
             former = {front for front in world["fronts"] if name in graph.runtimes_of(front)}
             reached = users | {user for front in former for user in (front, *every) if front in closure(edges, user)}
             assert set(graph.dependents(name, every)) == reached | former
+        assert sorted(graph.load_order(every)) == sorted(every)
         selected = {entry.name for entry in select_models(graph, []).served}
         assert all(closure(edges, name) <= selected for name in selected)
         own = {level for name, levels in world["own"].items() for level in levels if level in world["levels"][name]}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tidal.device import Device, gpu
+from tidal.engines import choose_device
 from tidal.errors import Unsupported
 
 
@@ -41,3 +42,9 @@ def test_a_new_driver_is_the_same_device(with_driver: Callable[..., Device]) -> 
 def test_without_a_driver_there_is_no_device(with_driver: Callable[..., Device]) -> None:
     with pytest.raises(Unsupported, match="no NVIDIA driver is installed"):
         with_driver(0)
+
+
+@pytest.mark.parametrize(("engine", "chosen"), [("torch", "gpu"), ("openvino", "cpu")])
+def test_auto_is_a_gpu_for_engines_that_run_on_one(monkeypatch: pytest.MonkeyPatch, engine: str, chosen: str) -> None:
+    monkeypatch.setattr("tidal.engines.registry.has_gpu", lambda: True)
+    assert choose_device(engine, "auto") == chosen

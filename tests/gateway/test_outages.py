@@ -52,6 +52,13 @@ class TestOutages:
         found.answered(found.sent("m"), now)
         assert found.admits("m", now)
 
+    def test_a_call_from_before_the_outage_that_fails_late_is_no_trial(self) -> None:
+        found = Outages()
+        first = found.failed("m", DIED, sent=1.0, now=5.0)
+        late = first.tried + 1.0
+        assert found.failed("m", DIED, sent=4.9, now=late) is first
+        assert (first.pause_s, found.admits("m", late)) == (DIED_PAUSE_S, True)
+
     def test_a_restart_ends_it_however_it_was_seen(self) -> None:
         by_count, by_list, by_absence = Outages(), Outages(), Outages()
         for each in (by_count, by_list, by_absence):

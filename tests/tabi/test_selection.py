@@ -200,6 +200,7 @@ def test_the_error_of_an_escalation_rate_names_the_closest_candidate() -> None:
 def test_faster_selects_among_candidates_on_the_same_levels() -> None:
     at = {each.name: index for index, each in enumerate(CANDIDATES)}
     assert faster(CANDIDATES, at["small-large 0.95"], 0.9) == at["small-large 0.8"]
+    assert faster(CANDIDATES, at["small-large 0.95"], 0.91) == at["small-large 0.8"]  # its score exactly
     assert faster(CANDIDATES, at["small-large 0.95"], 0.92) is None
     assert faster(CANDIDATES, at["small-large 0.8"], 0.5) == at["small"]
     assert faster(CANDIDATES, at["base-large"], 0.5) == at["base"]

@@ -23,6 +23,7 @@ from transformers import (
 
 from tidal.flover.sampling import UNDEFINED, Sampler, SamplingParams, sample_tokens, token_logprobs
 from tidal.flover.sampling.draw import _BLOCK, _blocks, _most_likely, keep_nucleus, select
+from tidal.flover.sampling.scores import adjust
 
 VOCABULARY = 300
 PROMPT = np.array([3, 5, 5, 250], np.int64)
@@ -107,6 +108,22 @@ def test_greedy_is_the_likeliest_of_transformers(params: SamplingParams) -> None
         greedy = dataclasses.replace(params, temperature=0)
         unfiltered = dataclasses.replace(params, temperature=1.0, top_k=0, top_p=1, min_p=0)
         assert sample_tokens(scores, [sampler(greedy)])[0] == reference(scores[0], unfiltered).argmax()
+
+
+@pytest.mark.parametrize("params", SETTINGS, ids=str)
+def test_scores_have_the_probabilities_of_transformers(params: SamplingParams) -> None:
+    unfiltered = dataclasses.replace(params, temperature=1.0, top_k=0, top_p=1, min_p=0)
+    scores = logits(1, 11, scale=1.5)
+    wanted = reference(scores[0], unfiltered)
+    adjust(scores, [sampler(unfiltered)])
+    np.testing.assert_allclose(torch.softmax(torch.tensor(scores[0]).double(), -1).numpy(), wanted, rtol=1e-4)
+
+
+def test_a_nucleus_that_has_its_limit_exactly_is_full() -> None:
+    weights = np.array([2, 1, 1], np.float32)
+    assert keep_nucleus(weights, 0, 2.0)
+    assert not keep_nucleus(weights, 1, 2.0)
+    np.testing.assert_array_equal(weights, [2, 0, 0])
 
 
 @given(seed=st.integers(0, 99), vocabulary=st.integers(1, 2000), top_k=st.integers(1, 2000),

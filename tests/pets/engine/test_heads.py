@@ -68,18 +68,20 @@ def test_a_rows_answer_does_not_depend_on_its_batch(bench: Callable[[str], Bench
         np.testing.assert_allclose(together[number], wanted, atol=5 * TOLERANCE, rtol=1e-4)
 
 
+@pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("pooling", [*((mode,) for mode in POOLINGS), ("cls", "mean")])
-def test_every_pooling(bench: Callable[[str], Bench], pooling: tuple[str, ...]) -> None:
+def test_every_pooling(bench: Callable[[str], Bench], pooling: tuple[str, ...], normalized: bool) -> None:
     made = bench("roberta")
     ids, lengths = np.random.default_rng(3).integers(4, VOCABULARY, (3, 12)), np.asarray([12, 1, 7])
-    head = random_head("embedding", made.base.layers.width, 0, pooling)
+    head = random_head("embedding", made.base.layers.width, 0 if normalized else 1, pooling)
+    assert head.settings["normalized"] is normalized
     tasks = [made.tasks[kind].task for kind in ("low_rank", "after_norm", "head")]
     outputs = made.engine.run(tasks, ids, lengths, all_tokens=head_reads(head) == "tokens")
     assert head_reads(head) == ("first" if pooling == ("cls",) else "tokens")
     found = computed(head, outputs, range(3), lengths)
     for row, kind in enumerate(("low_rank", "after_norm", "head")):
         wanted = expected(made.tasks[kind].truth, head, ids[row, : lengths[row]].tolist())
-        np.testing.assert_allclose(found[row], wanted, atol=TOLERANCE)
+        np.testing.assert_allclose(found[row], wanted, atol=TOLERANCE, rtol=1e-4)
 
 
 def test_classifications_alone_run_the_last_block_for_first_tokens_only(bench: Callable[[str], Bench]) -> None:

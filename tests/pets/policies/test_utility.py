@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.pets.policies.costs import make_profile
 from tidal.pets.policies import PetsBatch, PetsQuery, PetsScheduler, Pool, batch_seconds
+from tidal.pets.policies.order import first_batch
 from tidal.pets.policies.utility import UtilitySelector, all_in_time
 
 # A pass takes 2 ms plus a cost per token, and each task in it adds a cost.
@@ -27,6 +28,12 @@ def seconds(*queries: PetsQuery) -> float:
 
 def query(length: int = 4, deadline: float | None = 1.0, utility: float = 1.0, task: str = "a0") -> PetsQuery:
     return PetsQuery(task, task[0], length, 0.0, deadline, utility)
+
+
+@pytest.mark.parametrize(("deadline", "first"), [(3.0, 0), (2.9, 1)])
+def test_the_preferred_batch_is_first_if_the_others_end_by_their_deadlines(deadline: float, first: int) -> None:
+    plan = [PetsBatch([query(deadline=None)], None, 1.0), PetsBatch([query(deadline=deadline)], None, 2.0)]
+    assert first_batch(plan, [0.0], 0) == first
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 0.02), st.floats(0.0, 0.06)), max_size=5))

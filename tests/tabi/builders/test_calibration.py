@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tidal.tabi.equations import confidence
 from tidal.tabi.manifest import Calibration
 from tidal_builders.tabi.calibration import (
+    bin_of,
     calibrate,
     calibration_error,
     fit_regression,
@@ -52,6 +53,10 @@ def test_a_level_without_mistakes_gets_a_bounded_temperature() -> None:
     logits = np.array([[900.0, -900.0], [-900.0, 900.0]], np.float32)
     assert 0.05 <= fit_temperature(logits, np.array([0, 1])) <= 20
     assert fit_temperature(logits, np.array([1, 0])) == pytest.approx(20, rel=1e-3)
+
+
+def test_bins_include_their_upper_bound() -> None:
+    assert bin_of(np.array([0.0, 0.01, 1 / 15, 0.07, 0.2, 0.6, 1.0])).tolist() == [0, 0, 0, 1, 2, 8, 14]
 
 
 def test_the_calibration_error_of_an_example_by_hand() -> None:

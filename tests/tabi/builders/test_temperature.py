@@ -42,6 +42,12 @@ def test_calibrated_levels_keep_their_temperature() -> None:
     assert sum(choice.kept for choice in choices) <= 3
 
 
+def test_the_gain_is_that_on_queries_which_were_not_fitted() -> None:
+    # Labels of temperature 1: no other one is better on other queries, but one fitted to six queries is on these.
+    gains = [chosen(seed, 60, 1.0).nll_gain for seed in range(40)]
+    assert np.mean([gain for gain in gains if gain is not None]) < 0.01
+
+
 def test_a_kept_temperature_is_not_worse_on_other_queries() -> None:
     """Slightly overconfident levels, which few queries reveal only in some cases."""
     kept, losses = 0, 0
