@@ -14,7 +14,7 @@ import pytest
 
 from testing.servers import running_server
 from testing.waiting import until
-from tidal.server.endpoints import choose_endpoints
+from tidal.server.endpoints import choose_port
 from tidal_client import AsyncClient, Client
 
 _CONFIG = """
@@ -125,7 +125,7 @@ def url(request: pytest.FixtureRequest, server: ProbeServer) -> str:
 
 @pytest.fixture
 def closed_port() -> int:
-    return choose_endpoints("127.0.0.1", 0, 0, 0).http
+    return choose_port("127.0.0.1")
 
 
 @pytest.fixture(params=["sync", "async"])

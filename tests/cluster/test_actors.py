@@ -22,7 +22,7 @@ from tidal.cluster.connection import LOOPBACK, call_controller, connected, envir
 from tidal.cluster.handles import RayAgents, agent_name
 from tidal.cluster.observed import PlanSettings
 from tidal.errors import InvalidArgument, NotFound, Unavailable
-from tidal.server.endpoints import choose_endpoints
+from tidal.server.endpoints import choose_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -43,7 +43,7 @@ def ray(folder: Path) -> Iterator[Any]:
         patch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
         for name in environment(Path("token")):
             patch.setenv(name, "")  # `connected` sets them
-        token, port = ray_node.new_token(), choose_endpoints(LOOPBACK, 0, 0, 0).http
+        token, port = ray_node.new_token(), choose_port(LOOPBACK)
         started = ray_node.start_head(LOOPBACK, port, token)
         ended = started.started
         try:

@@ -23,7 +23,7 @@ from testing.waiting import until
 from tests.deploy.project import ON_GPUS, ROOT, documents
 from tests.deploy.queries import queries
 from tidal.device import has_gpu
-from tidal.server.endpoints import choose_endpoints
+from tidal.server.endpoints import choose_endpoints, choose_port
 
 PROMETHEUS = shutil.which("prometheus")
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")  # Debian's name, and its own
@@ -129,7 +129,7 @@ def started(folder: Path, addresses: dict[str, str]) -> Iterator[Prometheus]:
         each["targets"] = [addresses[target] for target in each["targets"]]
     (folder / "config" / "prometheus.yml").write_text(yaml.safe_dump(config))
 
-    address = f"127.0.0.1:{choose_endpoints('127.0.0.1', 0, 0, 0).http}"
+    address = f"127.0.0.1:{choose_port('127.0.0.1')}"
     with (folder / "prometheus.log").open("w") as log:
         process = subprocess.Popen(
             [

@@ -9,7 +9,7 @@ import pytest
 
 from tidal.errors import Unavailable
 from tidal.server import endpoints
-from tidal.server.endpoints import choose_endpoints, is_free
+from tidal.server.endpoints import choose_endpoints, choose_port, is_free
 
 
 def claim_all() -> None:
@@ -30,3 +30,12 @@ def test_a_free_port_is_chosen_once_and_a_server_can_listen_on_it(monkeypatch: p
     assert is_free("127.0.0.1", ports[0])
     with pytest.raises(Unavailable, match="no free port found"):
         claim_all()
+
+
+def test_a_port_in_use_is_named_with_its_option() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(Unavailable, match=rf"^port {port} is in use.*: choose another with --port, or 0"):
+            choose_port("127.0.0.1", port)
+    assert choose_port("127.0.0.1", port) == port
+    assert choose_port("127.0.0.1") != choose_port("127.0.0.1")

@@ -28,7 +28,7 @@ from tidal.cluster.records import (
 )
 from tidal.errors import InvalidArgument, TidalError, Unavailable
 from tidal.repository.cluster_table import NodeTls, check_node_name
-from tidal.server.endpoints import choose_endpoints
+from tidal.server.endpoints import choose_port
 from tidal.server.state import ServerState
 
 Report = Callable[[str], None]
@@ -67,7 +67,7 @@ def start(host: str, port: int, settings: PlanSettings, *, secret: bool = True) 
     """
     check_installed()
     check_absent(HEAD)
-    port = choose_endpoints(host, port, 0, 0).http
+    port = choose_port(host, port)
     token = ray_node.new_token() if secret else None
     address = f"{host}:{port}"
     started = ray_node.start_head(host, port, token)

@@ -23,7 +23,7 @@ from tidal.cluster.local_node import LocalNode
 from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import StartedProcess, records_folder
 from tidal.errors import Unavailable
-from tidal.server.endpoints import choose_endpoints
+from tidal.server.endpoints import choose_port
 
 _START_S = 120.0
 _ANSWER_S = 10.0
@@ -79,7 +79,7 @@ def start_head(host: str, port: int, token: Path | None) -> RayProcess:
         token: File with the cluster's secret.
     """
     # The port of Ray's client protocol, which Tidal does not use, cannot be turned off.
-    client_port = choose_endpoints(host, 0, 0, 0).http
+    client_port = choose_port(host)
     options = ["--head", f"--port={port}", f"--ray-client-server-port={client_port}", "--include-dashboard=false"]
     return _start(options, host, token, {})
 

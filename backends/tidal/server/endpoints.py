@@ -73,6 +73,19 @@ def choose_endpoints(host: str, http: int, grpc: int, metrics: int) -> Endpoints
     return Endpoints(host, chosen["http"], chosen["grpc"], chosen["metrics"])
 
 
+def choose_port(host: str, port: int = 0) -> int:
+    """Check that a server can listen on the port of its option `--port`; 0 becomes a free one.
+
+    Raises:
+        Unavailable: The port is in use; the message names the process that uses it, where known.
+        InvalidArgument: The host is not an address of this machine, or the port is not permitted.
+    """
+    host = _ipv4(host)
+    if port:
+        _check(host, "", port)
+    return port or _free_port(host, set())
+
+
 def with_status(endpoints: Endpoints, host: str | None, port: int) -> Endpoints:
     """The same endpoints with a status endpoint; a port 0 becomes a free one.
 
@@ -139,17 +152,19 @@ def _bind(host: str, port: int) -> None:
 
 
 def _check(host: str, name: str, port: int) -> None:
+    """Check a port; `name` is that of its endpoint, empty for the only one."""
+    option = f"--{name}-port" if name else "--port"
     try:
         _bind(host, port)
     except PermissionError:
-        raise InvalidArgument(f"--{name}-port {port} may not be used by this user: choose one above 1023") from None
+        raise InvalidArgument(f"{option} {port} may not be used by this user: choose one above 1023") from None
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
-            raise InvalidArgument(f"--host {host} --{name}-port {port}: {error.strerror}") from None
+            raise InvalidArgument(f"--host {host} {option} {port}: {error.strerror}") from None
         holder = holder_of(port)
         raise Unavailable(
-            f"{name} port {port} is in use{f' by {holder}' if holder else ''}: "
-            f"choose another with --{name}-port, or 0 for a free one"
+            f"{f'{name} port' if name else 'port'} {port} is in use{f' by {holder}' if holder else ''}: "
+            f"choose another with {option}, or 0 for a free one"
         ) from None
 
 
