@@ -14,6 +14,7 @@ from testing.config import parameter
 from testing.metrics import Publishing
 from testing.pets import MAX_BATCH, Base, build, tiny_base
 from testing.servers import RunningServer, running_server
+from tests.pets.served.saved_sources import Source, save_sources
 from tidal.tasks.folder import tasks_folder
 from tidal_builders.pets.typical import TYPICAL_KINDS
 
@@ -112,3 +113,9 @@ def served(base: Base, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 def url(request: pytest.FixtureRequest, served: Served) -> str:
     """URL of the server for each protocol."""
     return served.url(request.param)
+
+
+@pytest.fixture(scope="package")
+def sources(base: Base, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
+    """Fine-tuned classifiers of the base to import, by name."""
+    return save_sources(base.source, tmp_path_factory.mktemp("sources"))

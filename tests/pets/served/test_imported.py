@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,126 +22,25 @@ from transformers import (
     AutoModelForTokenClassification,
     AutoTokenizer,
 )
-from typer.testing import CliRunner, Result
 
 from testing.hub import hub_environment, running_hub
-from testing.models import make_tiny_classifier
 from testing.pets import Base
 from testing.servers import RunningServer
 from testing.task_heads import answer_or_none
 from tests.pets.served.conftest import Served
-from tidal.commands import tasks as command
-from tidal.pets.base import load_base_layers
-from tidal.pets.tasks.folder import load_task
+from tests.pets.served.saved_sources import (
+    KINDS,
+    LABELS,
+    TEXTS,
+    Source,
+    add,
+)
 from tidal.pets.terms import FloatArray
-from tidal.tasks.folder import tasks_folder
 from tidal_client import Client
 
 pytestmark = pytest.mark.server
 
 SAVED = Path(__file__).parents[1] / "importing/adapterhub_saved"
-LABELS = ("down", "same", "up")
-TEXTS = [
-    "good film", "the service was not very good", "book a flight to the city, please", "never again", "best song",
-    "why was the train so slow today?", "i love this restaurant and its food", "cancel my hotel",
-]  # fmt: skip
-# Kind of the task that each source becomes, and options of the command.
-KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "full": ("diff_pruning", ("--sparsity", "0")),
-    "sparse": ("diff_pruning", ("--sparsity", "0.99")),
-    "bitfit": ("bitfit", ()),
-    "masks": ("maskbert", ()),
-    "lora": ("lora", ("--labels", ",".join(LABELS))),
-}
-
-
-@dataclass(frozen=True)
-class Source:
-    """A folder to import, and the unmodified model's logits for `TEXTS`."""
-
-    folder: Path
-    logits: FloatArray
-
-    def data(self, path: Path) -> Path:
-        """Write a labelled file whose labels the source predicts."""
-        rows = [f"{text}\t{LABELS[label]}" for text, label in zip(TEXTS, self.logits.argmax(1), strict=True)]
-        path.write_text("\n".join(["text\tlabel", *rows]) + "\n")
-        return path
-
-
-def answers(model: Any, tokenizer: Any) -> FloatArray:
-    with torch.inference_mode():
-        return np.concatenate([model(**tokenizer(text, return_tensors="pt")).logits.numpy() for text in TEXTS])
-
-
-def fine_tuned(base: Path, folder: Path, change: Callable[[str, torch.Tensor], torch.Tensor | None]) -> Source:
-    """Save a checkpoint with a classifier of its own, and with the weights that `change` returns for their names."""
-    names = {"id2label": dict(enumerate(LABELS)), "label2id": {label: n for n, label in enumerate(LABELS)}}
-    model = AutoModelForSequenceClassification.from_pretrained(base, **names)
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(3)
-        for name, weight in model.named_parameters():
-            if name.startswith("classifier"):
-                weight.copy_(torch.randn_like(weight))
-            elif "embeddings" not in name or "LayerNorm" in name:
-                new = change(name, weight)
-                if new is not None:
-                    weight.copy_(new)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return Source(folder, answers(model.eval(), tokenizer))
-
-
-def share(weight: torch.Tensor, part: float) -> torch.Tensor:
-    """A mask of a share of a matrix, chosen at random."""
-    found = torch.zeros(weight.numel(), dtype=torch.bool)
-    found[torch.randperm(weight.numel())[: int(part * weight.numel())]] = True
-    return found.view_as(weight)
-
-
-def low_rank(base: Path, folder: Path, **options: Any) -> Source:
-    """Save a LoRA adapter with random values by peft."""
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(4)
-        model = AutoModelForSequenceClassification.from_pretrained(base)
-        chosen = {"task_type": "SEQ_CLS", "r": 4, "lora_alpha": 8, "target_modules": ["query", "value"]} | options
-        lora = get_peft_model(model, LoraConfig(**chosen))
-        for weight in lora.parameters():
-            if weight.requires_grad:
-                weight.copy_(torch.randn_like(weight) * 0.2)
-    lora.save_pretrained(folder)
-    return Source(folder, answers(lora.eval(), AutoTokenizer.from_pretrained(base)))
-
-
-def rename_base(lora: Path, folder: Path, name: str | None) -> Path:
-    """Copy an adapter and change the name of its base."""
-    shutil.copytree(lora, folder)
-    config = folder / "adapter_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": name}))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def sources(base: Base, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Source]:
-    folder = tmp_path_factory.mktemp("sources")
-
-    def noise(weight: torch.Tensor) -> torch.Tensor:
-        return weight + torch.randn_like(weight) * 0.1
-
-    def matrix(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[str, torch.Tensor], torch.Tensor | None]:
-        return lambda _name, weight: change(weight) if weight.ndim == 2 else None
-
-    changes: dict[str, Callable[[str, torch.Tensor], torch.Tensor | None]] = {
-        "full": lambda _name, weight: noise(weight),
-        "sparse": lambda _name, weight: (
-            torch.where(share(weight, 0.009), noise(weight) + 0.5, weight) if weight.ndim == 2 else noise(weight)
-        ),
-        "bitfit": lambda _name, weight: noise(weight) if weight.ndim == 1 else None,
-        "masks": matrix(lambda weight: torch.where(share(weight, 0.05), 0.0, weight)),
-    }
-    found = {name: fine_tuned(base.source, folder / name, change) for name, change in changes.items()}
-    return found | {"lora": low_rank(base.source, folder / "lora")}
 
 
 @dataclass(frozen=True)
@@ -268,11 +166,6 @@ def server(served: Served) -> RunningServer:
     return served.server
 
 
-def add(repository: Path, model: str, source: Path, name: str, *options: str | Path) -> Result:
-    arguments = ["add", model, str(source), "--name", name, *map(str, options), "--repository", str(repository)]
-    return CliRunner().invoke(command.tasks, arguments)
-
-
 def answers_of(
     server: RunningServer, model: str, task: str, texts: Sequence[str], output: str = "logits"
 ) -> FloatArray:
@@ -375,113 +268,3 @@ def test_spans_equal_those_of_adapterhubs_library(server: RunningServer) -> None
             found = client.infer("hub", inputs, task="spans")
             wanted = answer_or_none(np.asarray(values), tokenizer(question, context), context, impossible=False)
             assert (found["start"][0, 0], found["end"][0, 0]) == wanted
-
-
-@pytest.fixture(scope="module")
-def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with another base of equal shape and a LoRA adapter for it."""
-    folder = tmp_path_factory.mktemp("foreign")
-    low_rank(make_tiny_classifier(folder / "other", max_position=64, seed=5), folder / "lora")
-    return folder
-
-
-class TestRefusing:
-    """Imports that the command refuses leave no task."""
-
-    @pytest.fixture
-    def repository(self, base: Base, tmp_path: Path) -> Path:
-        base.copy(tmp_path / "r", "base")
-        return tmp_path / "r"
-
-    def refused(self, repository: Path, source: Path, *options: str | Path) -> str:
-        found = add(repository, "base", source, "mood", *options)
-        assert found.exit_code == 1, found.output
-        assert not [path for path in tasks_folder(repository / "base").glob("*") if path.name == "mood"]
-        return found.stderr
-
-    def test_a_task_that_differs_from_its_source(
-        self, repository: Path, sources: dict[str, Source], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The comparison of answers detects any mistake between the source and the stored file."""
-        from tidal_builders.pets.importing import checkpoint
-
-        good = checkpoint.NormTerms
-        monkeypatch.setattr(checkpoint, "NormTerms", lambda weight, bias: good(weight, bias + 0.3))
-        message = self.refused(repository, sources["bitfit"].folder)
-        assert "the stored task answers differently from the checkpoint: " in message
-        assert "nothing was added (--force adds it anyway)" in message
-        assert add(repository, "base", sources["bitfit"].folder, "mood", "--force").exit_code == 0
-        notes = load_task(
-            tasks_folder(repository / "base"), "mood", load_base_layers(repository / "base/1")
-        ).info.provenance.notes
-        assert "added by --force: the stored task answers differently from the checkpoint" in notes[-1]
-
-    def test_a_refused_replacement_keeps_the_old_task(
-        self, repository: Path, sources: dict[str, Source], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        from tidal_builders.pets.importing import checkpoint
-
-        assert add(repository, "base", sources["lora"].folder, "mood", *KINDS["lora"][1]).exit_code == 0
-        good = checkpoint.NormTerms
-        monkeypatch.setattr(checkpoint, "NormTerms", lambda weight, bias: good(weight, bias + 0.3))
-        assert add(repository, "base", sources["bitfit"].folder, "mood", "--replace").exit_code == 1
-        task = load_task(tasks_folder(repository / "base"), "mood", load_base_layers(repository / "base/1"))
-        assert task.info.kind == "lora"
-
-    def test_a_checkpoint_with_changed_embeddings_is_compared_without_them(
-        self, repository: Path, base: Base, sources: dict[str, Source], tmp_path: Path
-    ) -> None:
-        changed = tmp_path / "changed"
-        shutil.copytree(sources["bitfit"].folder, changed)
-        model = AutoModelForSequenceClassification.from_pretrained(changed)
-        with torch.no_grad():
-            model.bert.embeddings.word_embeddings.weight.mul_(1.001)
-        model.save_pretrained(changed)
-        found = add(repository, "base", changed, "mood")
-        assert found.exit_code == 0, found.output
-        assert "not carried, because a task cannot change it: embeddings.word_embeddings.weight" in found.stdout
-
-    @pytest.mark.parametrize("named", ["weights", "name", "nothing"])
-    def test_a_lora_of_another_base(self, repository: Path, foreign: Path, tmp_path: Path, named: str) -> None:
-        """The adapter names its base by a folder, by a name, or not at all."""
-        other = foreign / "other"
-        names = {"weights": str(other), "name": "some/encoder", "nothing": None}
-        lora = rename_base(foreign / "lora", tmp_path / "lora", names[named])
-        message = self.refused(repository, lora, *KINDS["lora"][1])
-        assert {
-            "weights": f"was trained on {other}, whose weights are not those of this model's base",
-            "name": "was trained on 'some/encoder', which is not on this machine; this model was built from",
-            "nothing": "names no base",
-        }[named] in message
-        assert "with --base-model FOLDER, or add it without the comparison with --force" in message
-
-    def test_a_lora_of_another_base_unless_its_base_is_given(
-        self, repository: Path, foreign: Path, base: Base, tmp_path: Path
-    ) -> None:
-        lora, labels = rename_base(foreign / "lora", tmp_path / "lora", None), KINDS["lora"][1]
-        message = self.refused(repository, lora, *labels, "--base-model", foreign / "other")
-        assert "is not the base that the model was built from: its weights differ" in message
-        assert add(repository, "base", lora, "mood", *labels, "--base-model", base.source).exit_code == 0
-        forced = add(repository, "base", lora, "forced", *labels, "--force")
-        assert forced.exit_code == 0
-        assert "note: added by --force: " in forced.stdout
-
-    @pytest.mark.parametrize("options", [("--impossible-answers",), ("--max-answer-tokens", "5")])
-    def test_options_of_questions_for_another_task(
-        self, repository: Path, sources: dict[str, Source], options: tuple[str, ...]
-    ) -> None:
-        message = self.refused(repository, sources["lora"].folder, *KINDS["lora"][1], *options)
-        assert f"{options[0]} is for tasks of question-answering, and this one is of classification" in message
-
-    def test_a_lora_without_the_files_of_its_base(self, base: Base, repository: Path, sources: dict[str, Source],
-                                                  tmp_path: Path) -> None:  # fmt: skip
-        """Equal names identify the base, but the comparison of answers needs its files."""
-        rename_base(sources["lora"].folder, tmp_path / "lora", "some/encoder")
-        manifest = repository / "base/1/manifest.json"
-        content = json.loads(manifest.read_text())
-        content["source"]["model"] = "some/encoder"
-        manifest.write_text(json.dumps(content))
-        labels = KINDS["lora"][1]
-        message = self.refused(repository, tmp_path / "lora", *labels)
-        assert "the base's own files are not on this machine; name their folder by --base-model FOLDER" in message
-        assert add(repository, "base", tmp_path / "lora", "mood", *labels, "--base-model", base.source).exit_code == 0
