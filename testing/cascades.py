@@ -18,7 +18,8 @@ from testing.classifiers import build_classifier
 from testing.models import make_tiny_classifier
 from testing.once import built_once
 from tidal.arlo.manifest import load_arlo_manifest
-from tidal.arlo.model import EncoderModel, TokenRow, open_model
+from tidal.arlo.model import EncoderModel, open_model
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, FileRecord, sha256_file
 from tidal.tabi.equations import confidence, request_key

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.texts import TextMaker
 from tidal.arlo.model import open_model
-from tidal.arlo.reader import read_rows
+from tidal.encoder_tasks.reader import read_rows
 from tidal.server.child import RunningServer
 from tidal_client import Client
 

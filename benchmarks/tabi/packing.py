@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from tidal.arlo.manifest import load_arlo_manifest
-from tidal.arlo.model import TokenRow, padded_inputs
+from tidal.arlo.model import padded_inputs
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.engine_model.model import Array
 from tidal.engines import Engine, open_engines
 from tidal.text.words import EncodedWords

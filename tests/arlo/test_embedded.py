@@ -18,8 +18,9 @@ from testing.requests import make_context
 from testing.waiting import until
 from tests.arlo.conftest import Built
 from tidal.arlo.embedded import EmbeddedCall, EmbeddedModels, LoadedModel, LocalService, load_embedded
-from tidal.arlo.model import EncoderModel, TokenRow, open_model
+from tidal.arlo.model import EncoderModel, open_model
 from tidal.arlo.policies import ArloBatch, PolymorphicPolicy
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 from tidal.metrics import Metrics
 from tidal.requests import Array, PendingRequest

@@ -19,10 +19,10 @@ from tests.arlo.manifests import LENGTHS, OUTPUTS, Tokenizer, make_manifest
 from tidal.arlo.instances import RuntimeModels
 from tidal.arlo.loading import load
 from tidal.arlo.manifest import ArloManifest
-from tidal.arlo.model import TokenRow
 from tidal.arlo.parameters import ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
 from tidal.arlo.policies import PartitionedPolicy
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import Internal, InvalidArgument, Unavailable
 from tidal.manifest import MANIFEST_FILE
 from tidal.metrics import Metrics

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.arlo.conftest import Built
 from tidal.arlo.manifest import load_arlo_manifest
-from tidal.arlo.model import TokenRow, open_model, padded_inputs
+from tidal.arlo.model import open_model, padded_inputs
 from tidal.arlo.shapes import shape_length, shape_lengths
+from tidal.encoder_tasks.token_rows import TokenRow
 
 
 def test_by_hand() -> None:

@@ -14,9 +14,9 @@ import pytest
 from testing.requests import FakeRequest, make_context
 from testing.waiting import until
 from tests.arlo.manifests import LENGTHS, OUTPUTS, Tokenizer, make_manifest
-from tidal.arlo.model import TokenRow
 from tidal.arlo.policies import ArloQuery, PolymorphicPolicy
 from tidal.arlo.service import ArloService
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import Internal
 from tidal.profiles import LatencyProfile
 from tidal.requests import Array

@@ -16,7 +16,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from testing.models import make_tiny_classifier
 from tidal import device
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
-from tidal.arlo.model import TokenRow, open_model, padded_length
+from tidal.arlo.model import open_model, padded_length
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.engines import open_engines
 from tidal.errors import InvalidArgument
 from tidal.repository.entries import ModelEntry

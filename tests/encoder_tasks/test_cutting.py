@@ -7,19 +7,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.arlo.manifests import make_manifest
-from tidal.arlo.cutting import Cutter, open_cutter
 from tidal.arlo.parameters import ArloParameters
+from tidal.encoder_tasks.cutting import Cutter, open_cutter
 from tidal.errors import InvalidArgument
-
-VECTORS = {"dimension": 4, "pooling": ["mean"], "normalized": True, "similarity": "cosine"}
 
 
 def opened(task: str, truncate: Any, stride: int | None = None) -> Cutter | None:
     """Open what cuts the texts of a model of 64 tokens."""
-    manifest = make_manifest()
-    changes: dict[str, Any] = {"task": task, "settings": VECTORS if task == "embedding" else {}}
-    return open_cutter(manifest.model_copy(update=changes), truncate, stride)
+    return open_cutter(task, 64, truncate, stride)
 
 
 @pytest.mark.parametrize(

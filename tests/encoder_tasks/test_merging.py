@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidal.arlo.cutting import Cutter, merge_results, pieces
-from tidal.arlo.model import TokenRow
+from tidal.encoder_tasks.cutting import Cutter, merge_results, pieces
 from tidal.encoder_tasks.embedding import EmbeddingHead, EmbeddingSettings
 from tidal.encoder_tasks.head import RowResult
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.encoder_tasks.tokens import TokenHead, TokenSettings
 from tidal.errors import InvalidArgument
 

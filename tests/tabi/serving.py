@@ -21,7 +21,7 @@ from testing.candidates import candidate, latency
 from testing.metrics import Counting
 from testing.requests import TextRequest, make_context
 from tidal.arlo.embedded import LoadedModel
-from tidal.arlo.model import TokenRow
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import Cancelled, Internal, TidalError
 from tidal.manifest import MANIFEST_FILE, FileRecord, TokenizerInfo, sha256_file
 from tidal.metrics import Metrics

@@ -33,7 +33,7 @@ from tests.tabi.serving import (
 )
 from tidal.access_log.record import RequestRecord
 from tidal.arlo.embedded import EmbeddedModels, LoadedModel
-from tidal.arlo.model import TokenRow
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import Cancelled, Internal, Unavailable
 from tidal.metrics import Metrics
 from tidal.requests import Array, PendingRequest

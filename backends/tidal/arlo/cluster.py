@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from tidal.arlo.manifest import ArloManifest
-from tidal.arlo.model import TokenRow, padded_inputs
+from tidal.arlo.model import padded_inputs
 from tidal.arlo.remote_server import RemoteServer
 from tidal.arlo.runner import BatchRunner
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import TidalError
 from tidal.repository.cluster_table import CLUSTER_FILE, RemoteNode, read_cluster_table
 from tidal.repository.names import runtime_model

@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from tidal.access_log.record import RequestRecord
 from tidal.arlo.loading import load_polymorphic
 from tidal.arlo.manifest import load_arlo_manifest
-from tidal.arlo.model import TokenRow
 from tidal.arlo.parameters import ArloParameters
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import Internal, InvalidArgument, TidalError
 from tidal.metrics import Metrics
 from tidal.options import RequestOptions

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
-from tidal.arlo.model import TokenRow, padded_inputs
+from tidal.arlo.model import padded_inputs
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import InvalidArgument
 from tidal.repository.entries import ModelEntry
 from tidal.repository.names import runtime_model

@@ -8,13 +8,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from tidal.arlo.cutting import merge_results
 from tidal.arlo.manifest import ArloManifest
-from tidal.arlo.model import TokenRow
 from tidal.arlo.policies import ArloQuery
+from tidal.encoder_tasks.cutting import merge_results
 from tidal.encoder_tasks.entries import task_entry
 from tidal.encoder_tasks.head import RowResult, stacked
 from tidal.encoder_tasks.metrics import AnswerMetrics
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.encoder_tasks.windows import Windows
 from tidal.errors import InvalidArgument, TidalError
 from tidal.requests import Array, PendingRequest

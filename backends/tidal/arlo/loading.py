@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidal import device
-from tidal.arlo.cutting import longest_text, open_cutter
 from tidal.arlo.instances import RuntimeModels
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.arlo.metrics import publish_objective
@@ -16,6 +15,7 @@ from tidal.arlo.parameters import SLO_LATENCIES, ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
 from tidal.arlo.policies import PartitionedPolicy, PolymorphicPolicy
 from tidal.arlo.service import ArloService
+from tidal.encoder_tasks.cutting import longest_text, open_cutter
 from tidal.errors import InvalidArgument
 from tidal.service import Service, ServiceContext
 
@@ -72,7 +72,8 @@ class StartPolymorphic(Protocol):
 
 def load_polymorphic(context: ServiceContext, parameters: ArloParameters) -> StartPolymorphic:
     """Open a version whose engines all run in this process; see `load`."""
-    cutter = open_cutter(load_arlo_manifest(context.version_dir), parameters.truncate, parameters.stride)
+    published = load_arlo_manifest(context.version_dir)
+    cutter = open_cutter(published.task, published.max_length, parameters.truncate, parameters.stride)
     truncate = parameters.truncate is True
     model = open_model(context.version_dir, truncate=truncate, longest=longest_text(cutter))
     manifest = model.manifest
@@ -96,7 +97,7 @@ def _load_partitioned(
     context: ServiceContext, manifest: ArloManifest, parameters: ArloParameters
 ) -> Callable[[ServiceContext], Service]:
     manifest.check(context.version_dir, device.here(manifest.device.kind))
-    cutter = open_cutter(manifest, parameters.truncate, parameters.stride)
+    cutter = open_cutter(manifest.task, manifest.max_length, parameters.truncate, parameters.stride)
     tokenizer = open_text_tokenizer(
         manifest, context.version_dir, truncate=parameters.truncate is True, longest=longest_text(cutter)
     )

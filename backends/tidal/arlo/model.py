@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,22 +15,14 @@ from tidal import device
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.arlo.shapes import shape_length, shape_lengths
 from tidal.encoder_tasks import task_entry
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.engine_model.manifest import Runtime
 from tidal.engines import Engine, open_engines
 from tidal.engines.base import AsyncEngine, StartedRun
 from tidal.profiles import LatencyProfile
-from tidal.text import SourceText, TextTokenizer
+from tidal.text import TextTokenizer
 
 Array = npt.NDArray[Any]
-
-
-class TokenRow(NamedTuple):
-    """Tokens of one query; int64 arrays of shape [length] without padding, and the text that they are from."""
-
-    ids: npt.NDArray[np.int64]
-    mask: npt.NDArray[np.int64]
-    type_ids: npt.NDArray[np.int64]
-    text: SourceText | None = None
 
 
 @dataclass(frozen=True, slots=True)

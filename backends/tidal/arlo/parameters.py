@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from pydantic import ConfigDict, Field
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from tidal.encoder_tasks.long_texts import LongTextParameters
 
 # Default SLO of a partitioned model, as a multiple of its longest runtime's latency (Arlo, Figure 4: an instance
 # finishes this many queries within the SLO).
 SLO_LATENCIES = 20.0
 
 
-def _truncate(value: object) -> object:
-    """Accept the texts of config.pbtxt."""
-    known = {"true": True, "false": False, "stride": "stride"}
-    parsed = known.get(str(value).lower())
-    if parsed is None:
-        raise ValueError(f"expected true, false or stride, got {str(value)[:40]!r}")
-    return parsed
-
-
-Truncate = Annotated[Literal[True, False, "stride"], BeforeValidator(_truncate)]
-
-
-class ArloParameters(BaseModel):
+class ArloParameters(LongTextParameters):
     """Parameters of the `arlo` backend, in addition to those of all backends."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    truncate: Truncate = Field(
-        False,
-        description="what happens to texts that exceed the model's limit: false, they are refused; true, they are "
-        "truncated; stride, they are read in windows, whose results are merged (embedding, token-classification, "
-        "question-answering)",
-    )
-    stride: int | None = Field(
-        None,
-        ge=0,
-        description="tokens that consecutive windows have in common, with truncate: stride; default: 0 for embeddings, "
-        "else 128 or half of the model's limit if that is less",
-    )
     task: str | None = Field(
         None, description="task of the model, for clients to read; refused if the published version has another"
     )

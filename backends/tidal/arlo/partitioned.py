@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from tidal.arlo.cluster import ClusterRunner, RemoteNodes
-from tidal.arlo.cutting import Cutter
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import PartitionedMetrics
 from tidal.arlo.policies import PartitionedPolicy
 from tidal.arlo.runner import BatchRunner
 from tidal.arlo.service import ArloService
+from tidal.encoder_tasks.cutting import Cutter
 from tidal.errors import InvalidArgument, TidalError
 from tidal.repository.allocation import allocation_stamp, usable_instances
 from tidal.requests import PendingRequest

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidal.arlo.cutting import Cutter, pieces
 from tidal.arlo.jobs import AnswerBuilder, ArloRequest, ArloRow
 from tidal.arlo.metrics import ArloMetrics
-from tidal.arlo.model import TokenRow
-from tidal.arlo.reader import read_requests
+from tidal.encoder_tasks.cutting import Cutter, pieces
+from tidal.encoder_tasks.reader import read_requests
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import TidalError
 from tidal.requests import PendingRequest
 from tidal.text import TextTokenizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from tidal.arlo.model import TokenRow
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.engines.base import StartedRun
 from tidal.requests import Array
 

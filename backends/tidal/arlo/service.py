@@ -9,16 +9,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from tidal.arlo.cutting import Cutter
 from tidal.arlo.execution import NOTHING_RAN, BatchExecution, Outcome, StartedBatch
 from tidal.arlo.jobs import AnswerBuilder, ArloRequest, ArloRow, refuse_all
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.metrics import ArloMetrics
-from tidal.arlo.model import TokenRow
 from tidal.arlo.policies import ArloBatch, PlacementPolicy
 from tidal.arlo.rows import RowBuilder
 from tidal.arlo.runner import BatchRunner
+from tidal.encoder_tasks.cutting import Cutter
 from tidal.encoder_tasks.metrics import AnswerMetrics
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import Internal
 from tidal.requests import PendingRequest
 from tidal.service import ModelUnavailable, ServiceContext

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from tidal.encoder_tasks.head import RowHead, RowResult, RowTokens, Settings
+from tidal.encoder_tasks.head import RowHead, RowResult, Settings
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.encoder_tasks.vectors import VECTOR_OUTPUTS, Vectors, normalized, truncated
 from tidal.encoder_tasks.windows import Windows, merge_vectors
 from tidal.errors import InvalidArgument, did_you_mean
@@ -71,7 +72,7 @@ class EmbeddingHead(RowHead):
         return Vectors(normalized(mean) if self._settings.normalized else mean)
 
     def answers(
-        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[RowTokens]
+        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[TokenRow]
     ) -> dict[str, Array]:
         """Slice the batches' vectors, or truncate them; see `TaskHead.answers`."""
         dimensions = request.options.dimensions

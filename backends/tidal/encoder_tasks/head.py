@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.encoder_tasks.windows import Windows
 from tidal.errors import InvalidArgument
 from tidal.requests import Array, PendingRequest
 from tidal.serving.classes import BatchOutputs, gather
-from tidal.text import SourceText
 
 
 class Settings(BaseModel):
@@ -24,18 +23,6 @@ class Settings(BaseModel):
 
 class NoSettings(Settings):
     """Settings of a task that has none."""
-
-
-class RowTokens(Protocol):
-    """Tokens of one query."""
-
-    @property
-    def ids(self) -> npt.NDArray[np.int64]:
-        """Token ids, of shape [length], including special tokens."""
-
-    @property
-    def text(self) -> SourceText | None:
-        """Text that they are from; None if the client sent ids, or the task has no `offsets`."""
 
 
 class RowResult(NamedTuple):
@@ -106,7 +93,7 @@ class TaskHead(Protocol):
         """
 
     def answers(
-        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[RowTokens]
+        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[TokenRow]
     ) -> dict[str, Array]:
         """Return the requested outputs of the task, [rows, ...] by name; `FoundOutputs` if it finds things in texts.
 
@@ -152,7 +139,7 @@ class RowHead:
         return request.inputs
 
     def answers(
-        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[RowTokens]
+        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[TokenRow]
     ) -> dict[str, Array]:
         """Slice the batches' outputs; see `TaskHead.answers`."""
         if len(rows) == 1:

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from tidal.encoder_tasks.head import FoundOutputs, RowResult, RowTokens, Settings, refuse_pairs
+from tidal.encoder_tasks.head import FoundOutputs, RowResult, Settings, refuse_pairs
 from tidal.encoder_tasks.questions import check_top_k
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import Internal, InvalidArgument
 from tidal.requests import Array, PendingRequest
 from tidal.text import TextTokenizer
@@ -53,7 +54,7 @@ class MaskHead:
         return outputs
 
     def answers(
-        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[RowTokens]
+        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[TokenRow]
     ) -> dict[str, Array]:
         """For each row a JSON list of masked words, each a list of token, token_id and score."""
         if not request.wants("predictions"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tidal.encoder_tasks.head import FoundOutputs, RowTokens
+from tidal.encoder_tasks.head import FoundOutputs
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.metrics import Counter, Deferred, Metrics
 from tidal.requests import Array
 
@@ -32,7 +33,7 @@ class AnswerMetrics:
         self._counters: dict[str, _Counters] = {}
         self._answers: Deferred[_Answer] = metrics.deferred("answers", self._record)
 
-    def answered(self, task: str, tokens: Sequence[RowTokens], outputs: Mapping[str, Array]) -> None:
+    def answered(self, task: str, tokens: Sequence[TokenRow], outputs: Mapping[str, Array]) -> None:
         """Record a request that was answered.
 
         Args:

@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from tidal.encoder_tasks.head import RowHead, RowResult, RowTokens, Settings
+from tidal.encoder_tasks.head import RowHead, RowResult, Settings
 from tidal.encoder_tasks.sigmoid import sigmoid
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.requests import Array, PendingRequest
 from tidal.serving.classes import CLASS_OUTPUTS, gather, label_array
 
@@ -64,7 +65,7 @@ class MultiLabelHead(RowHead):
         return LabelScores(outputs["logits"], self._labels)
 
     def answers(
-        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[RowTokens]
+        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[TokenRow]
     ) -> dict[str, Array]:
         """Slice the batches' outputs, and list the labels of each row; see `TaskHead.answers`."""
         outputs = super().answers(request, rows, tokens)

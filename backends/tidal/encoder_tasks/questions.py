@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import Field
 
-from tidal.encoder_tasks.head import FoundOutputs, RowResult, RowTokens, Settings
+from tidal.encoder_tasks.head import FoundOutputs, RowResult, Settings
 from tidal.encoder_tasks.spans import Answer, Window, best_answers, word_bounds
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.encoder_tasks.windows import Windows
 from tidal.errors import Internal, InvalidArgument
 from tidal.requests import Array, PendingRequest
@@ -72,7 +73,7 @@ class QuestionHead:
         return _Parts(windows, parts)
 
     def answers(
-        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[RowTokens]
+        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[TokenRow]
     ) -> dict[str, Array]:
         """The best answer of each row, [rows, 1] by output, and all as JSON."""
         top_k = check_top_k(request, 1)
@@ -89,7 +90,7 @@ class QuestionHead:
         wanted = {name: values for name, values in outputs.items() if request.wants(name)}
         return FoundOutputs(wanted, sum(each.text != "" for each in best))
 
-    def _answers(self, row: RowResult, tokens: RowTokens, top_k: int) -> list[Answer]:
+    def _answers(self, row: RowResult, tokens: TokenRow, top_k: int) -> list[Answer]:
         source = tokens.text
         assert source is not None
         if isinstance(row.batch, _Parts):

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tidal.encoder_tasks.head import RowResult, RowTokens, Settings, refuse_pairs, stacked
+from tidal.encoder_tasks.head import RowResult, Settings, refuse_pairs, stacked
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.requests import Array, PendingRequest
 
 
@@ -33,7 +34,7 @@ class SparseHead:
         return outputs
 
     def answers(
-        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[RowTokens]
+        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[TokenRow]
     ) -> dict[str, Array]:
         """Ids in ascending order and their weights, padded with -1 and 0; see `TaskHead.answers`."""
         weights = [row.values("weights", per_token=False) for row in rows]

@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from tidal.encoder_tasks.entities import Aggregation, Entities, LabelScheme, continued_words, find_entities
-from tidal.encoder_tasks.head import FoundOutputs, RowResult, RowTokens, Settings, refuse_pairs, stacked
+from tidal.encoder_tasks.head import FoundOutputs, RowResult, Settings, refuse_pairs, stacked
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.encoder_tasks.windows import Windows, merge_tokens
 from tidal.errors import Internal, InvalidArgument
 from tidal.requests import Array, PendingRequest
@@ -63,7 +64,7 @@ class TokenHead:
         return {"logits": merged[None]}
 
     def answers(
-        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[RowTokens]
+        self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[TokenRow]
     ) -> dict[str, Array]:
         """Entities, and scores [rows, longest, labels], 0 behind the tokens of a row."""
         outputs: dict[str, Array] = {}
@@ -80,7 +81,7 @@ class TokenHead:
         outputs |= {name: _column(name, [entities for entities, _ in found]) for name in arrays}
         return FoundOutputs(outputs, sum(len(entities.labels) for entities, _ in found))
 
-    def _entities(self, row: RowResult, tokens: RowTokens, aggregation: Aggregation) -> tuple[Entities, str]:
+    def _entities(self, row: RowResult, tokens: TokenRow, aggregation: Aggregation) -> tuple[Entities, str]:
         """Return the entities of a row, and the text that they are places in."""
         source = tokens.text
         assert source is not None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tidal.arlo.cutting import pieces
-from tidal.arlo.model import TokenRow
-from tidal.arlo.reader import read_requests
+from tidal.encoder_tasks.cutting import pieces
+from tidal.encoder_tasks.reader import read_requests
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.encoder_tasks.windows import Windows
 from tidal.errors import InvalidArgument, TidalError
 from tidal.pets.jobs import NamedLease, check_wanted

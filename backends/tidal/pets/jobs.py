@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tidal.arlo.cutting import merge_results
-from tidal.arlo.model import TokenRow
+from tidal.encoder_tasks.cutting import merge_results
 from tidal.encoder_tasks.head import RowResult, TaskHead, stacked
 from tidal.encoder_tasks.metrics import AnswerMetrics
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.encoder_tasks.windows import Windows
 from tidal.errors import InvalidArgument, TidalError
 from tidal.pets.engine.contract import EncoderOutputs, LoadedTask

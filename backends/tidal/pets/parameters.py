@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from tidal.arlo.parameters import Truncate
+from tidal.encoder_tasks.long_texts import LongTextParameters
 from tidal.errors import InvalidArgument
 from tidal.pets.policies import Batching, BySpread, Fixed, alpha_only, beta_only, coordinated, joint, soonest
 from tidal.pets.profile import PetsProfile
@@ -21,23 +21,11 @@ _PLAIN: dict[str, Batching] = {
 }
 
 
-class PetsParameters(BaseModel):
+class PetsParameters(LongTextParameters):
     """Parameters of the `pets` backend, in addition to those that all backends share."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    truncate: Truncate = Field(
-        False,
-        description="what happens to texts that exceed the model's limit: false, they are refused; true, they are "
-        "truncated; stride, tasks of embedding, token-classification and question-answering read them in windows, "
-        "whose results are merged, and other tasks refuse them",
-    )
-    stride: int | None = Field(
-        None,
-        ge=0,
-        description="tokens that consecutive windows have in common, with truncate: stride; default: 0 for embeddings, "
-        "else 128 or half of the model's limit if that is less",
-    )
     batching: Literal["joint", "soonest", "coordinated", "alpha_only", "beta_only", "by_spread", "fixed"] = Field(
         "joint", description="how waiting queries are batched"
     )

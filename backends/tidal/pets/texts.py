@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from tidal.arlo.cutting import Cutter, Truncation, check_stride, longest_text, task_cutter
+from tidal.encoder_tasks.cutting import Cutter, Truncation, check_stride, longest_text, task_cutter
 from tidal.encoder_tasks.entries import TASKS
 from tidal.pets.heads import HEADS, head_task
 from tidal.text import TextTokenizer

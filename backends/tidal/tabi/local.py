@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from tidal.arlo.embedded import EmbeddedCall, EmbeddedModels
-from tidal.arlo.model import TokenRow
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.tabi.calls import IMPORTANCE, TimedAnswer, class_orders, level_answer
 from tidal.tabi.jobs import LevelCall
 from tidal.tabi.manifest import TabiManifest

@@ -9,10 +9,11 @@ from pydantic import ConfigDict, Field, field_validator
 from tidal.errors import did_you_mean
 from tidal_builders.arlo.runtime_options import RuntimeOptions
 from tidal_builders.encoder_tasks.entries import BUILD_TASKS
+from tidal_builders.long_texts import LongTextOptions
 from tidal_builders.spec import ModelSpec
 
 
-class ArloSpec(RuntimeOptions, ModelSpec):
+class ArloSpec(LongTextOptions, RuntimeOptions, ModelSpec):
     """An encoder, served by the `arlo` backend."""
 
     model_config = ConfigDict(title="arlo")
@@ -59,17 +60,6 @@ class ArloSpec(RuntimeOptions, ModelSpec):
     max_answer_tokens: int = Field(15, ge=1, le=1000, description="question-answering: longest answer in tokens")
     impossible_answers: bool = Field(
         False, description="question-answering: whether an empty answer, that the context has none, is an answer too"
-    )
-    truncate: Literal[True, False, "stride"] = Field(
-        False,
-        description="false: refuse longer texts than the limit; true: truncate them; stride: read them in windows and "
-        "merge the results (embedding, token-classification, question-answering)",
-    )
-    stride: int | None = Field(
-        None,
-        ge=0,
-        description="truncate: stride: tokens that consecutive windows have in common; default: 0 for embeddings, else "
-        "128 or half of the limit if that is less",
     )
 
     @field_validator("task")

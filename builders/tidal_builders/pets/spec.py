@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, model_validator
 from tidal.engines import PlanOptions
 from tidal.pets.engine.contract import PetsPrecision
 from tidal.pets.opening import PETS_ENGINES, PetsEngineEntry, PetsEngineKind
+from tidal_builders.long_texts import LongTextOptions
 from tidal_builders.spec import ModelSpec, check_plan_options
 from tidal_builders.tolerances import DEFAULT_TOLERANCE
 
@@ -23,7 +24,7 @@ class PetsPlanOptions(PlanOptions):
     tasks: int = Field(64, ge=1, le=100_000, description="number of tasks that fit into GPU memory")
 
 
-class PetsSpec(ModelSpec):
+class PetsSpec(LongTextOptions, ModelSpec):
     """A frozen encoder that fine-tuned tasks share, served by the `pets` backend."""
 
     model_config = ConfigDict(title="pets")
@@ -73,17 +74,6 @@ class PetsSpec(ModelSpec):
         False,
         description="whether to also output, for every token, the attention that it receives, summed over queries, "
         "heads and layers, which a cascade uses to prune words; engine openvino only",
-    )
-    truncate: Literal[True, False, "stride"] = Field(
-        False,
-        description="false: refuse longer texts than the limit; true: truncate them; stride: tasks of embedding, "
-        "token-classification and question-answering read them in windows and merge the results, others refuse them",
-    )
-    stride: int | None = Field(
-        None,
-        ge=0,
-        description="truncate: stride: tokens that consecutive windows have in common; default: 0 for embeddings, else "
-        "128 or half of the limit if that is less",
     )
 
     @model_validator(mode="after")

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 import tidal
 from tidal.arlo.manifest import load_arlo_manifest
-from tidal.arlo.model import EncoderModel, TokenRow, open_model
+from tidal.arlo.model import EncoderModel, open_model
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import InvalidArgument
 from tidal.manifest import MANIFEST_FILE, sha256_file
 from tidal.requests import Array

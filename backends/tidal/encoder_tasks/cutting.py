@@ -8,10 +8,9 @@ from typing import Literal, cast
 
 import numpy as np
 
-from tidal.arlo.manifest import ArloManifest
-from tidal.arlo.model import TokenRow
-from tidal.encoder_tasks import task_entry
+from tidal.encoder_tasks.entries import task_entry
 from tidal.encoder_tasks.head import RowResult, TaskHead, WindowedHead
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.encoder_tasks.windows import Windows, cut_windows, merge_tokens
 from tidal.errors import InvalidArgument
 
@@ -71,24 +70,24 @@ class Cutter:
         return windows
 
 
-def open_cutter(manifest: ArloManifest, truncate: Truncation, stride: int | None) -> Cutter | None:
+def open_cutter(task: str, max_length: int, truncate: Truncation, stride: int | None) -> Cutter | None:
     """Return what cuts the texts of a model; None if its tokenizer refuses or truncates them.
 
     Args:
-        manifest: Manifest of the version.
+        task: Name of the model's task.
+        max_length: Maximum number of tokens of a window.
         truncate: Parameter `truncate`.
         stride: Parameter `stride`; None for the default of the task.
 
     Raises:
         InvalidArgument: The task has no windows, or `stride` does not fit `truncate` and the model's longest input.
     """
-    check_stride(manifest.max_length, truncate, stride)
-    if truncate == "stride" and task_entry(manifest.task).windows is None:
+    check_stride(max_length, truncate, stride)
+    if truncate == "stride" and task_entry(task).windows is None:
         raise InvalidArgument(
-            f"parameter 'truncate' is 'stride', and the task {manifest.task} has no windows; accepted are true and "
-            "false"
+            f"parameter 'truncate' is 'stride', and the task {task} has no windows; accepted are true and false"
         )
-    return task_cutter(manifest.task, manifest.max_length, truncate, stride)
+    return task_cutter(task, max_length, truncate, stride)
 
 
 def check_stride(max_length: int, truncate: Truncation, stride: int | None) -> None:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from testing.models import make_tiny_classifier
-from tidal.arlo.reader import read_requests, read_rows
+from tidal.encoder_tasks.reader import read_requests, read_rows
 from tidal.errors import Internal, InvalidArgument, TidalError
 from tidal.text import Encoded, Texts, TextTokenizer
 

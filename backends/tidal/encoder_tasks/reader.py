@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tidal.arlo.model import TokenRow
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import InvalidArgument, TidalError
 from tidal.serving.endings import failure
 from tidal.text import Encoded, Texts, TextTokenizer
