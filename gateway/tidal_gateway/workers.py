@@ -84,15 +84,29 @@ class Workers(Multiprocess):
         super().__init__(config, sockets)
         self._running: set[int] = set()
 
+    def init_processes(self) -> None:
+        """Start the workers."""
+        super().init_processes()
+        self._close_their_ends()
+
     def keep_subprocess_alive(self) -> None:
         """Replace workers that have ended. Their counters stay, their gauges go."""
         from prometheus_client.multiprocess import mark_process_dead
 
         super().keep_subprocess_alive()
+        self._close_their_ends()
         running = {each.pid for each in self.processes if each.pid is not None}
         for ended in self._running - running:
             mark_process_dead(ended)  # type: ignore[no-untyped-call]
         self._running = running
+
+    def _close_their_ends(self) -> None:
+        """Leave only a worker itself with its end of the pipe for health checks.
+
+        Otherwise the pipe stays open when it is killed during a check, which then waits for its whole time.
+        """
+        for each in self.processes:
+            each.child_conn.close()
 
     def terminate_all(self) -> None:
         """Signal the workers to exit and close the port, because nothing accepts connections while they drain."""

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,20 @@ class TestWorkers:
             assert total(gateway, "requests_total", 'route="models"') == 20
             gateway.get("/v1/models")
             assert until(lambda: total(gateway, "requests_total", 'route="models"') == 21)
+
+    def test_workers_that_are_killed_during_their_health_check_are_replaced_at_once(self, tmp_path: Path) -> None:
+        with running_gateway(tmp_path, *NO_SERVER, "--workers", "2") as gateway:
+            assert until(lambda: answers(gateway) and len(gateway.workers()) == 2)
+            workers = gateway.workers()
+            for each in workers:
+                each.suspend()
+            time.sleep(2.0)  # checks begin every 0.5 s, and last 60 s for a worker that does not answer
+            for each in workers:
+                each.kill()
+            assert until(
+                lambda: len({each.pid for each in gateway.workers()} - {each.pid for each in workers}) == 2, 30
+            )
+            assert until(lambda: answers(gateway))
 
 
 def total(gateway: RunningGateway, name: str, label: str = "") -> float:
