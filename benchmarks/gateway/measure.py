@@ -41,6 +41,11 @@ class Size:
     disconnects: int
 
     @property
+    def lone_rounds(self) -> int:
+        """Rounds of lone requests, which are short: a machine can be busy for some seconds."""
+        return 3 * self.rounds
+
+    @property
     def loop_rounds(self) -> int:
         """Rounds of the closed loops, which last longer."""
         return max(2, self.rounds // 3)
@@ -92,31 +97,37 @@ def unary(proxy: Proxy, direct: str) -> dict[str, dict[str, Request]]:
     }
 
 
-def lone_latency(requests: Mapping[str, Request], size: Size) -> dict[str, list[float]]:
-    """Return the median latency of each round by system, in milliseconds; one request is in flight."""
-    return asyncio.run(_lone_latency(requests, size))
+def lone_latency(uses: Mapping[str, Mapping[str, Request]], size: Size) -> dict[str, dict[str, list[float]]]:
+    """Return the median latency of each round by use and system, in milliseconds; one request is in flight."""
+    return asyncio.run(_lone_latency(uses, size))
 
 
-async def _lone_latency(requests: Mapping[str, Request], size: Size) -> dict[str, list[float]]:
-    connections = {name: await Connection.open(each.address) for name, each in requests.items()}
-    rounds: dict[str, list[float]] = {name: [] for name in requests}
-    for turn in range(size.rounds):
-        names = in_turns(requests, turn)
-        latencies: dict[str, list[float]] = {name: [] for name in names}
-        # One request of each in turns, so that both find the machine in the same state.
-        for _ in range(size.lone):
+async def _lone_latency(uses: Mapping[str, Mapping[str, Request]], size: Size) -> dict[str, dict[str, list[float]]]:
+    connections = {address: await Connection.open(address) for address in _addresses(uses)}
+    rounds: dict[str, dict[str, list[float]]] = {use: {name: [] for name in requests} for use, requests in uses.items()}
+    for turn in range(size.lone_rounds):
+        for use in in_turns(uses, turn):
+            names = in_turns(uses[use], turn)
+            latencies: dict[str, list[float]] = {name: [] for name in names}
+            # One request of each in turns, so that both find the machine in the same state.
+            for _ in range(size.lone):
+                for name in names:
+                    request = uses[use][name]
+                    content = request.encoded()
+                    began = time.monotonic()
+                    status, body = await connections[request.address].send(content)
+                    latencies[name].append(time.monotonic() - began)
+                    if status != 200:
+                        raise RuntimeError(f"{name} answered {status}: {body[:200]!r}")
             for name in names:
-                content = requests[name].encoded()
-                began = time.monotonic()
-                status, body = await connections[name].send(content)
-                latencies[name].append(time.monotonic() - began)
-                if status != 200:
-                    raise RuntimeError(f"{name} answered {status}: {body[:200]!r}")
-        for name in names:
-            rounds[name].append(percentile(latencies[name], 50))
+                rounds[use][name].append(percentile(latencies[name], 50))
     for connection in connections.values():
         connection.close()
     return rounds
+
+
+def _addresses(uses: Mapping[str, Mapping[str, Request]]) -> set[str]:
+    return {request.address for requests in uses.values() for request in requests.values()}
 
 
 def cost(proxy: Proxy, request: Request, concurrency: int, seconds: float) -> Cost:
