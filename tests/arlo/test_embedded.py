@@ -123,6 +123,32 @@ def test_outputs_equal_those_of_its_engines(models: EmbeddedModels[int], built: 
             assert not received[len(row.ids) :].any()
 
 
+def wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads wait for batches for so long that no pause of the machine ends the wait."""
+    for limit in ("_HERE_S", "_SHORT_S", "_ALONE_S"):
+        monkeypatch.setattr(f"tidal.arlo.service.{limit}", 60.0)
+
+
+def test_a_thread_that_may_wait_passes_short_calls_on_itself(
+    models: EmbeddedModels[int], ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_long(monkeypatch)
+    call = make(0, 4)
+    models.submit("tiny", 1, [call], wait=True)
+    assert ended.calls == [call]
+    assert ended.threads == [threading.current_thread().name]
+
+
+def test_a_thread_that_may_not_wait_passes_no_calls_on(
+    models: EmbeddedModels[int], ended: Ended, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_long(monkeypatch)
+    for number in range(20):
+        models.submit("tiny", 1, [make(number, 4)])
+        ended.wait(number + 1)
+    assert threading.current_thread().name not in ended.threads
+
+
 def test_only_its_models_are_embedded(models: EmbeddedModels[int]) -> None:
     assert ("tiny", 1) in models
     assert ("tiny", 2) not in models
@@ -233,7 +259,9 @@ class Stuck:
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         raise AssertionError("calls have tokens already")
 
-    def submit_tokens(self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]]) -> None:
+    def submit_tokens(
+        self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]], *, wait: bool = False
+    ) -> None:
         self.requests += [request for request, _ in requests]
 
     def close(self, timeout_s: float) -> None:

@@ -239,7 +239,9 @@ class LocalFake:
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         raise AssertionError("calls have tokens already")
 
-    def submit_tokens(self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]]) -> None:
+    def submit_tokens(
+        self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]], *, wait: bool = False
+    ) -> None:
         for request, rows in requests:
             self._pool.submit(self._guarded, request, rows)
 

@@ -62,13 +62,18 @@ class HeldModel:
         self.replied = replied
         self.waiting: list[Waiting] = []
         self.submissions: list[int] = []  # number of requests of each
+        self.waits: list[bool] = []  # whether the submitting thread may wait
+        self.at_once = False  # whether requests are answered before the submission returns
 
     def submit(self, requests: Sequence[PendingRequest]) -> None:
         raise AssertionError("calls have tokens already")
 
-    def submit_tokens(self, requests: Sequence[Waiting]) -> None:
+    def submit_tokens(self, requests: Sequence[Waiting], *, wait: bool = False) -> None:
         self.submissions.append(len(requests))
+        self.waits.append(wait)
         self.waiting += requests
+        if self.at_once:
+            self.reply(self.take())
 
     def close(self, timeout_s: float) -> None:
         pass
@@ -166,6 +171,32 @@ def test_requests_are_sent_together_and_hold_no_threads(folder: Path) -> None:
         assert run.counts("level_queries_total", sum(map(len, found)), level="1")
         assert run.counts("answered_queries_total", 32, level="2")
     assert not run.failures
+
+
+def test_only_the_submitting_thread_waits_for_levels(folder: Path) -> None:
+    with holding_levels(folder) as run:
+        first, second = run.models
+        run.submit(Request("unsure"))
+        first.reply(first.take())  # as a thread of the level does
+        assert (first.waits, second.waits) == ([True], [False])
+        second.reply(second.take())
+        first.at_once = second.at_once = True
+        lone = Request("unsure")
+        run.submit(lone)
+        assert lone.one("level") == 2
+        assert (first.waits, second.waits) == ([True, True], [False, True])
+
+
+def test_answers_that_are_ready_do_not_wait_for_a_further_level(folder: Path) -> None:
+    with holding_levels(folder) as run:
+        first, second = run.models
+        first.at_once = True
+        sure, unsure = Request("sure"), Request("unsure")
+        run.submit(sure, unsure)
+        assert sure.answered
+        assert second.waits == [False]
+        second.reply(second.take())
+        assert unsure.one("level") == 2
 
 
 def test_answers_of_a_batch_go_to_their_own_requests(folder: Path) -> None:

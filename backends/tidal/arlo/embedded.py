@@ -31,8 +31,10 @@ _NO_DEADLINE = RequestOptions()
 class LocalService(Service, Protocol):
     """A service that accepts tokens."""
 
-    def submit_tokens(self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]]) -> None:
-        """Queue requests that are tokenised, each with its rows."""
+    def submit_tokens(
+        self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]], *, wait: bool = False
+    ) -> None:
+        """Queue requests that are tokenised, each with its rows; with `wait`, the caller may wait for them shortly."""
 
 
 class StartLocal(Protocol):
@@ -217,13 +219,15 @@ class EmbeddedModels(Generic[Owner]):
         """Whether a model, by name and version, runs here."""
         return model in self._services
 
-    def submit(self, model: str, version: int, calls: Sequence[EmbeddedCall[Owner]]) -> None:
-        """Queue calls on a model; returns at once.
+    def submit(self, model: str, version: int, calls: Sequence[EmbeddedCall[Owner]], *, wait: bool = False) -> None:
+        """Queue calls on a model; returns at once, or with `wait` after a bounded time.
 
         Args:
             model: Name of the model.
             version: Version of the model.
             calls: Calls that have not been submitted before; those that have been abandoned already are left out.
+            wait: Whether this thread, which may not hold a lock, starts engines, waits for calls that are expected to
+                end soon, and passes them on: that saves waking another thread.
         """
         longest = self._lengths[model, version]
         with self._lock:
@@ -237,7 +241,10 @@ class EmbeddedModels(Generic[Owner]):
                 call.fail(InvalidArgument(f"a query has {length} tokens; model '{model}' reads at most {longest}"))
             else:
                 accepted.append((call, call.tokens))
-        self._services[model, version].submit_tokens(accepted)
+        try:
+            self._services[model, version].submit_tokens(accepted, wait=wait)
+        except BaseException as error:  # it failed while it ran in this thread
+            self._fail(error)
 
     def abandon(self, call: EmbeddedCall[Owner]) -> bool:
         """End a call that nobody waits for any more; return False if it has ended, and `ended` receives it."""

@@ -59,7 +59,7 @@ class ArloService:
         runner: Runs the batches.
         cutter: Cuts texts that are too long; None if the tokenizer refuses or truncates them.
         replied: Called after each series of replies by the thread that sent them, so that requests which collect their
-            replies handle them together; engines are then never started by submitting threads. None for no such call.
+            replies handle them together. None for no such call.
 
     Raises:
         InvalidArgument: config.pbtxt declares an output that the model does not have.
@@ -84,7 +84,6 @@ class ArloService:
         self._metrics = ArloMetrics(context.metrics, [runtime.max_length for runtime in manifest.runtimes])
         self._rows = RowBuilder(self._answer_builder, tokenizer, cutter, self._metrics)
         self._execution = BatchExecution(manifest, runner, self._answer_builder, self._metrics)
-        self._starts_here = replied is None and self._execution.starts
         self._last_deadline = -math.inf  # arrival of the last query with a deadline
         self._failures = [0] * len(manifest.runtimes)  # consecutive, by runtime
         # `with` on a lock runs no Python, on a condition it does.
@@ -105,26 +104,28 @@ class ArloService:
         also waits for batches that are expected to end soon, for a bounded time; workers wait for all others. It waits
         longer for a batch that runs alone, unless a query had a deadline lately.
         """
-        self._accept(self._rows.tokenise(requests))
+        self._accept(self._rows.tokenise(requests), wait=True)
 
-    def submit_tokens(self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]]) -> None:
-        """Queue requests that this process has tokenised, each with its rows, which the model accepts."""
-        self._accept(self._rows.build(requests))
+    def submit_tokens(
+        self, requests: Sequence[tuple[PendingRequest, Sequence[TokenRow]]], *, wait: bool = False
+    ) -> None:
+        """Queue requests with their rows, tokenised in this process; starts engines here only with `wait`."""
+        self._accept(self._rows.build(requests), wait=wait)
 
-    def _accept(self, rows: Sequence[ArloRow]) -> None:
-        with self._lock:
-            accepted = self._queue(rows)
-            late, batch, now = self._next(start=self._starts_here)
-            self._wake()
-        if not accepted:
-            refuse_all(rows)
-        self._refuse(late, now)
-        if batch is not None:
-            try:
+    def _accept(self, rows: Sequence[ArloRow], *, wait: bool) -> None:
+        try:
+            with self._lock:
+                accepted = self._queue(rows)
+                late, batch, now = self._next(start=wait and self._execution.starts)
+                self._wake()
+            if not accepted:
+                refuse_all(rows)
+            self._refuse(late, now)
+            if batch is not None:
                 self._start_here(batch, now, len(rows))
-            except BaseException:
-                self._clear_queue()
-                raise
+        except BaseException:
+            self._clear_queue()
+            raise
 
     def _start_here(self, batch: ArloBatch | None, now: float, arrived: int) -> None:
         """Start batches in the calling thread, until one takes long or a bounded time is over.

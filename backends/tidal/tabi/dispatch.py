@@ -93,15 +93,17 @@ class LevelCalls:
         }
         self._timer: CallTimer[LevelCall | LocalCall] = CallTimer(context, self._expired)
 
-    def send(self, level: int, calls: Sequence[LevelCall]) -> list[EndedCall]:
+    def send(self, level: int, calls: Sequence[LevelCall], *, wait: bool) -> list[EndedCall]:
         """Send calls to a level; return those that could not be sent.
 
         Args:
             level: Index of the level.
             calls: Calls to it.
+            wait: Whether this thread may wait for calls to a level of this process, for a bounded time; it reports
+                those that end meanwhile.
         """
         if level in self._local:
-            return self._send_locally(level, calls)
+            return self._send_locally(level, calls, wait=wait)
         sent: list[tuple[float, LevelCall]] = []
         refused: list[EndedCall] = []
         for call in calls:
@@ -121,12 +123,12 @@ class LevelCalls:
         self._local.close(remaining_s(until))
         join_until(until, threads)
 
-    def _send_locally(self, level: int, calls: Sequence[LevelCall]) -> list[EndedCall]:
+    def _send_locally(self, level: int, calls: Sequence[LevelCall], *, wait: bool) -> list[EndedCall]:
         readable, refused = self._read(level, calls)
         local = [self._local.make(call, attention=self._router.wants_attention(call)) for call in readable]
         if local:
             self._timer.add([(each.owner.expires, each) for each in local])
-            self._local.submit(level, local)
+            self._local.submit(level, local, wait=wait)
         return refused
 
     def _read(self, level: int, calls: Sequence[LevelCall]) -> tuple[list[LevelCall], list[EndedCall]]:

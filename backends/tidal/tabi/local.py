@@ -63,14 +63,15 @@ class LocalLevels:
             lambda: request.answered or request.cancelled(),
         )
 
-    def submit(self, index: int, calls: Sequence[LocalCall]) -> None:
-        """Queue calls on a level's model; returns at once.
+    def submit(self, index: int, calls: Sequence[LocalCall], *, wait: bool) -> None:
+        """Queue calls on a level's model.
 
         Args:
             index: Index of the level.
             calls: Calls to it.
+            wait: Whether this thread may wait for them, for a bounded time.
         """
-        self._models.submit(self._levels[index].model, self._levels[index].version, calls)
+        self._models.submit(self._levels[index].model, self._levels[index].version, calls, wait=wait)
 
     def answer(self, call: LocalCall) -> TimedAnswer:
         """Return the answer to a call that its model has answered, with the time of its execution.

@@ -27,7 +27,9 @@ class TabiService:
     """Calls levels for queries, and continues those that end together in one go.
 
     The thread that ends a call continues its job, which no other thread does: with the next level, or with the reply.
-    Calls that a level has answered together are continued together, with one computation for all of them.
+    Calls that a level has answered together are continued together, with one computation for all of them. The thread
+    that submits requests waits for levels of this process for a bounded time (see `tidal.arlo.service`), so that a lone
+    query crosses no other thread; threads of levels do not wait for other levels.
 
     Args:
         context: Context that the service is started with.
@@ -67,6 +69,7 @@ class TabiService:
         self._serving = choice.default
         self._metrics.serves(manifest.candidates[self._serving].name)
         self._closing = False
+        self._submitting: int | None = None  # identifier of the thread that submits requests; None: none does
         self._open = 0
         self._none_open = threading.Condition(self._lock)
         self._calls = LevelCalls(
@@ -101,7 +104,11 @@ class TabiService:
             if not refused:
                 self._open += len(stages)
         if not refused:
-            self._proceed(stages)
+            self._submitting = threading.get_ident()
+            try:
+                self._proceed(stages)
+            finally:
+                self._submitting = None
             return
         for job, _ in stages:
             job.request.fail(model_stops())
@@ -133,6 +140,7 @@ class TabiService:
 
     def _proceed(self, stages: Sequence[tuple[CascadeJob, NextStage]]) -> None:
         """Run the next stage of jobs, except of those that have been answered; an error in one affects no other."""
+        submits = threading.get_ident() == self._submitting
         ended = 0
         while stages:
             calls: dict[int, list[LevelCall]] = {}
@@ -147,7 +155,9 @@ class TabiService:
                 elif not job.request.answered:
                     finished.append(job)
             # Calls before replies: a level works while replies are sent.
-            stages = self._following([each for level, sent in calls.items() for each in self._calls.send(level, sent)])
+            wait = submits and not finished and len(calls) == 1
+            refused = [each for level, sent in calls.items() for each in self._calls.send(level, sent, wait=wait)]
+            stages = self._following(refused)
             if finished:
                 self._reply(finished)
         if ended:
