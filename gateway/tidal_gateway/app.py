@@ -34,6 +34,7 @@ from tidal_gateway.settings import GatewaySettings, parse_server
 from tidal_gateway.state import Gateway
 from tidal_gateway.upstream.lanes import Lanes
 from tidal_gateway.upstream.pool import ServerPool
+from tidal_gateway.upstream.server_file import follow
 
 if TYPE_CHECKING:
     from tidal_gateway.tracing import Tracing
@@ -69,6 +70,8 @@ def create_app(
         tasks = [asyncio.create_task(_publish(gateway)), asyncio.create_task(_end_with_parent())]
         if gateway.log is not None:
             tasks.append(asyncio.create_task(gateway.log.run()))
+        if settings.servers_file is not None:
+            tasks.append(asyncio.create_task(follow(settings.servers_file, gateway.pool.replace)))
         try:
             yield
         finally:

@@ -28,6 +28,11 @@ class GatewaySettings(BaseModel):
         description="gRPC endpoint of a server, HOST:PORT, or HOST:PORT,status=HOST:PORT with the status endpoint of "
         "its `tidal serve`; several are load-balanced. Default: the server that runs on this machine.",
     )
+    servers_file: Path | None = Field(
+        None,
+        description='JSON file with the servers, {"servers": ["HOST:PORT", ...]}, instead of --server; read again when '
+        "it changes. Each node of a cluster has one, see `tidal cluster join`.",
+    )
     host: str = Field("127.0.0.1", description="IPv4 address to listen on, 0.0.0.0 for all networks.")
     port: int = Field(9000, ge=0, le=65535, description="Port to listen on, 0 for a free one.")
     metrics_host: str = Field("127.0.0.1", description="IPv4 address of the Prometheus endpoint.")
@@ -107,7 +112,9 @@ class GatewaySettings(BaseModel):
             raise ValueError("tls_client_ca requires tls_cert and tls_key")
         if self.otlp_endpoint is not None and urlsplit(self.otlp_endpoint).scheme not in ("http", "https"):
             raise ValueError(f"otlp_endpoint: expected a URL with http:// or https://, got '{self.otlp_endpoint}'")
-        for name in ("keys", "tls_cert", "tls_key", "tls_client_ca"):
+        if self.servers_file is not None and self.server:
+            raise ValueError("server and servers_file: expected one of them")
+        for name in ("servers_file", "keys", "tls_cert", "tls_key", "tls_client_ca"):
             path = getattr(self, name)
             if path is not None and not path.is_file():
                 raise ValueError(f"{name}: '{path}' is not a file")

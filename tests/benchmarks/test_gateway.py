@@ -166,7 +166,7 @@ def test_loops_through_the_gateway_and_directly(tmp_path: Path) -> None:
         for systems in loops.values():
             assert min(systems[GATEWAY]["gateway_cpu_ms"]) > max(systems[DIRECT]["gateway_cpu_ms"])
             for rounds in systems.values():
-                assert min(rounds["per_second"]) > 10
+                assert min(rounds["per_second"]) > 0
                 assert 0 < min(rounds["server_cpu_ms"]) < 1000
     (table,) = report.tables
     assert table.row_count == len(found) * len(CONCURRENCIES)

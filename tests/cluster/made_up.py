@@ -73,8 +73,23 @@ class FileServer:
             counts,
             problem,
         )
-        tables = ((MODEL, tuple(self.table)),)
-        return NodeReport(name, "serves", "", f"{name}:1", (1, facts.get("process", 1)), 2, 0, (model,), (), tables)
+        return NodeReport(
+            node=name,
+            state="serves",
+            grpc=f"{name}:1",
+            entrance=f"{name}:1,status={name}:2",
+            identity=(1, facts.get("process", 1)),
+            cores=2,
+            models=(model,),
+            tables=((MODEL, tuple(self.table)),),
+        )
+
+    @property
+    def servers(self) -> list[str]:
+        """Servers of the cluster that gateways use, from the agent's file."""
+        path = self.folder / "servers.json"
+        found: list[str] = json.loads(path.read_text())["servers"] if path.is_file() else []
+        return found
 
     def allocate(self, model: str, instances: Mapping[int, int]) -> None:
         if self.facts.get("refuse"):
@@ -91,7 +106,10 @@ class AgentsInProcess:
     """Agents without Ray, by the names of their nodes. A node in `silent` does not answer."""
 
     def __init__(self, *servers: FileServer) -> None:
-        self.agents = {each.folder.name: NodeAgent(each, each.folder / "memory.json") for each in servers}
+        self.agents = {
+            each.folder.name: NodeAgent(each, each.folder / "memory.json", each.folder / "servers.json")
+            for each in servers
+        }
         self.silent: set[str] = set()
         self.calls: list[tuple[str, str]] = []
 

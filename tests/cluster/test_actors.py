@@ -52,7 +52,9 @@ def ray(folder: Path) -> Iterator[Any]:
                 node_id = ray_node.wait_for_node(module, started)
                 for name in ("a", "b"):
                     server = FileServer.create(folder / name)
-                    ray_node.start_agent(module, node_id, server, name, folder / f"{name}.json")
+                    ray_node.start_agent(
+                        module, node_id, server, name, folder / f"{name}.json", folder / f"{name}-servers.json"
+                    )
                 ray_node.start_controller(module, started, PlanSettings(period_s=3600))
                 yield module
         finally:
@@ -136,14 +138,16 @@ def test_errors_of_agents_and_controller_keep_their_class(nodes: dict[str, FileS
 def test_a_name_that_is_in_use_is_refused(ray: Any, nodes: dict[str, FileServer], folder: Path) -> None:
     node_id = ray.get_runtime_context().get_node_id()
     with pytest.raises(Unavailable, match="the cluster has a node 'a' already"):
-        ray_node.start_agent(ray, node_id, nodes["a"], "a", folder / "a.json")
+        ray_node.start_agent(ray, node_id, nodes["a"], "a", folder / "a.json", folder / "a-servers.json")
 
 
 def test_a_node_that_leaves_is_in_no_table_and_its_own_is_empty(
     ray: Any, nodes: dict[str, FileServer], folder: Path
 ) -> None:
     third = FileServer.create(folder / "c")
-    ray_node.start_agent(ray, ray.get_runtime_context().get_node_id(), third, "c", folder / "c.json")
+    ray_node.start_agent(
+        ray, ray.get_runtime_context().get_node_id(), third, "c", folder / "c.json", folder / "c-servers.json"
+    )
     assert until(lambda: set(nodes["a"].table) == {"b", "c"} and set(third.table) == {"a", "b"})
     agent = ray.get_actor(agent_name("c"))
     ray.get(agent.leave.remote([MODEL]))

@@ -64,6 +64,31 @@ def test_fronts_dispatch_to_all_others_and_fitting_instances_stay(nodes: dict[st
     assert all("history" not in each.facts for each in nodes.values())
 
 
+def test_gateways_on_every_node_know_the_servers_that_do_not_drain(nodes: dict[str, FileServer], start: Start) -> None:
+    agents = AgentsInProcess(*nodes.values())
+    a, b = "a:1,status=a:2", "b:1,status=b:2"
+    agents.call({"a": ("report",)}, 1.0)
+    assert nodes["a"].servers == [a]  # alone until the controller knows it
+    controller = start(agents)
+    assert until(lambda: nodes["a"].servers == nodes["b"].servers == [a, b])
+    agents.silent.add("b")  # its server may answer
+    assert until(lambda: "waiting for b" in waiting(controller))
+    assert nodes["a"].servers == [a, b]
+    agents.silent.clear()
+    nodes["b"].set(state="restarting")
+    assert until(lambda: "waiting for b" in waiting(controller))
+    assert nodes["a"].servers == [a, b]  # gateways wait for it, or use another
+    nodes["b"].set(state="away")
+    assert until(lambda: nodes["a"].servers == [a])
+    nodes["b"].set(state="serves")
+    assert until(lambda: nodes["a"].servers == [a, b])
+    assert until(lambda: done(controller))
+    controller.drain("b", True)
+    assert until(lambda: nodes["a"].servers == nodes["b"].servers == [a])
+    agents.agents["b"].leave([MODEL])
+    assert nodes["b"].servers == [b]
+
+
 def test_more_instances_than_devices_end(nodes: dict[str, FileServer], start: Start) -> None:
     nodes["a"].set(devices=1)
     controller = start(AgentsInProcess(*nodes.values()))

@@ -119,7 +119,7 @@ class TestDrained:
 def test_a_broken_memory_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "memory.json").write_text('{"draining": 3}')
     with pytest.raises(InvalidArgument, match=r"memory\.json: draining: input should be a valid boolean"):
-        NodeAgent(FileServer.create(tmp_path / "a"), tmp_path / "memory.json")
+        NodeAgent(FileServer.create(tmp_path / "a"), tmp_path / "memory.json", tmp_path / "servers.json")
 
 
 def test_cores_are_divided_and_shared_where_there_are_too_few(monkeypatch: pytest.MonkeyPatch) -> None:

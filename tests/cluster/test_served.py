@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from testing.gateways import RunningGateway, running_gateway
 from testing.metrics import published
 from testing.serving import serving, tidal_in_process
 from testing.waiting import until
@@ -96,6 +97,17 @@ def remote(server: ServerState) -> float:
         return published(str(response.read().decode()), "tidal_arlo_remote_instances", model="tiny")
 
 
+def health(gateway: RunningGateway) -> tuple[int, int]:
+    """Number of servers that a gateway uses, and of those that are up."""
+    found = gateway.get("/health").json()
+    return found["servers"], found["servers_up"]
+
+
+def classified(gateway: RunningGateway) -> int:
+    """Status of a request through a gateway."""
+    return gateway.post("/v1/classify", {"model": "tiny", "input": "good"}).status_code
+
+
 @pytest.fixture(scope="module")
 def cluster(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     running = LocalCluster(tmp_path_factory.mktemp("cluster"))
@@ -107,12 +119,14 @@ def cluster(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         running.run("stop")
 
 
-def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: LocalCluster) -> None:
+def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: LocalCluster, tmp_path: Path) -> None:
     servers = {name: cluster.server(name) for name in ("n1", "n2")}
+    entrances = cluster.folder / "run" / "tidal" / "cluster" / "servers" / "n1.json"
     before = cluster.status()
     with (
         Traffic(f"grpc://{servers['n1'].grpc}", "tiny") as first,
         Traffic(f"grpc://{servers['n2'].grpc}", "tiny") as second,
+        running_gateway(tmp_path, "--servers-file", str(entrances)) as gateway,
     ):
         loads = first, second
 
@@ -122,6 +136,8 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
 
         assert until(lambda: [remote(each) for each in servers.values()] == [3, 3])
         assert answered(50)
+        assert until(lambda: gateway.ready() and health(gateway) == (2, 2))
+        assert {classified(gateway) for _ in range(4)} == {200}
 
         os.kill(before["controller"]["pid"], signal.SIGKILL)
         assert answered(20)
@@ -145,6 +161,8 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
         # Its own clients are still served, also by instances of the other node, which uses none of it any more.
         assert until(lambda: [remote(each) for each in servers.values()] == [0, 3])
         assert answered(50)
+        assert until(lambda: health(gateway) == (1, 1))  # the node that drains is no entrance any more
+        assert classified(gateway) == 200
         assert "queries_per_s" in row(cluster.status(), "n1")["models"][0]
     assert [load.failures for load in loads] == [[], []]
 

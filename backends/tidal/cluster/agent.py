@@ -7,6 +7,7 @@ allocation and the last table of nodes stay in their files.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -52,17 +53,21 @@ class NodeAgent:
     Args:
         server: Server of the node.
         memory: File that it keeps over its restarts.
+        entrances: File that it writes the cluster's servers to, for gateways on this machine.
     """
 
-    def __init__(self, server: NodeServer, memory: Path) -> None:
-        self._server, self._file = server, memory
+    def __init__(self, server: NodeServer, memory: Path, entrances: Path) -> None:
+        self._server, self._file, self._entrances = server, memory, entrances
         self._memory = read_validated(memory, AgentMemory) or AgentMemory()
         self._lock = threading.Lock()
         self._left = False
 
     def report(self) -> NodeReport:
         """Return what the node has and has done."""
-        return replace(self._server.read(), draining=self._memory.draining, pid=os.getpid())
+        found = self._server.read()
+        if found.entrance and not self._entrances.is_file():  # until the controller knows this node
+            self._write_entrances([found.entrance])
+        return replace(found, draining=self._memory.draining, pid=os.getpid())
 
     def allocate(self, model: str, instances: Mapping[int, int]) -> None:
         """Change a model's instances; return when the model uses them.
@@ -76,13 +81,20 @@ class NodeAgent:
         """
         self._server.allocate(model, instances)
 
-    def write_tables(self, tables: Mapping[str, Mapping[str, RemoteNode]]) -> None:
-        """Write the other nodes that fronts dispatch to, by model and node.
+    def write_tables(self, tables: Mapping[str, Mapping[str, RemoteNode]], servers: Sequence[str]) -> None:
+        """Write the other nodes that fronts dispatch to, and the servers that gateways use.
+
+        Args:
+            tables: Other nodes by model and name.
+            servers: Servers of the cluster in the form of `tidal gateway --server`; none leaves the file as it is.
 
         Raises:
             Unavailable: A model's instances are being changed, or the server is not there.
         """
-        for model, nodes in tables.items() if not self._left else ():
+        if self._left:
+            return
+        self._write_entrances(servers)
+        for model, nodes in tables.items():
             self._server.write_table(model, nodes)
 
     def set_draining(self, draining: bool) -> None:
@@ -90,9 +102,11 @@ class NodeAgent:
         self._remember(draining=draining)
 
     def leave(self, models: Sequence[str]) -> None:
-        """Empty the tables of models, and refuse later ones: the node leaves the cluster."""
+        """Empty the tables of models, and refuse later ones: the node leaves the cluster, gateways use it alone."""
         with self._lock:
             self._left = True
+        entrance = self._server.read().entrance
+        self._write_entrances([entrance] if entrance else ())
         for model in models:
             self._server.write_table(model, {})
 
@@ -103,6 +117,11 @@ class NodeAgent:
     def remember_plan(self, model: str, plan: Mapping[str, Any]) -> None:
         """Keep the last plan of a model for a restarted controller."""
         self._remember(plans={**self._memory.plans, model: dict(plan)})
+
+    def _write_entrances(self, servers: Sequence[str]) -> None:
+        text = json.dumps({"servers": list(servers)}) + "\n"
+        if servers and (not self._entrances.is_file() or self._entrances.read_text(encoding="utf-8") != text):
+            write_atomically(self._entrances, text)
 
     def _remember(self, **changes: Any) -> None:
         with self._lock:

@@ -17,7 +17,7 @@ from typing import Any
 from tidal.arlo.scheduling import ClusterPlan, NodeCounts
 from tidal.cluster.handles import Agents
 from tidal.cluster.observed import ObservedModel, PlanSettings, RecentLoad, decide, described
-from tidal.cluster.reports import ModelReport, NodeReport, node_tables, without_server
+from tidal.cluster.reports import ModelReport, NodeReport, entrances, node_tables, without_server
 from tidal.cluster.summary import summary
 from tidal.errors import InvalidArgument, NotFound, TidalError, Unavailable
 
@@ -178,10 +178,10 @@ class ClusterController:
                 known.observe(self._nodes[name], its)
 
     def _write_tables(self, limits: dict[str, dict[str, tuple[int, ...]]] | None = None) -> None:
-        """Write the tables; a node that cannot be written now gets its table in the next pass."""
-        tables = node_tables(self._nodes, limits)
+        """Write tables and lists of servers; a node that cannot be written now gets them in the next pass."""
+        tables, servers = node_tables(self._nodes, limits), entrances(self._nodes)
         self._agents.call(
-            {name: ("write_tables", its) for name, its in tables.items() if self._answers(name)}, _REPORT_S
+            {name: ("write_tables", its, servers) for name, its in tables.items() if self._answers(name)}, _REPORT_S
         )
 
     def _answers(self, name: str) -> bool:

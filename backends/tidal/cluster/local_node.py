@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -21,8 +22,9 @@ from tidal.repository.cluster_table import ClusterTable, NodeTls, RemoteNode, re
 from tidal.server.allocate import LiveFront, allocate, partitioned_model, wanted_now
 from tidal.server.change_lock import exclusive_change
 from tidal.server.gauges import read_metrics
-from tidal.server.state import running_servers
+from tidal.server.state import ServerState, running_servers
 
+_CONNECT_S = 0.5
 _ENGINE_TIME = "nv_inference_compute_infer_duration_us"
 
 
@@ -108,7 +110,8 @@ class LocalNode:
         return NodeReport(
             node=self._name,
             state="serves",
-            grpc=f"{self._host}:{state.grpc.rpartition(':')[2]}",
+            grpc=f"{self._host}:{_port(state.grpc)}",
+            entrance=entrance_of(state, self._host),
             identity=server.identity,
             cores=devices.cores,
             gpus=devices.gpus,
@@ -161,6 +164,33 @@ def check_server(server: str | None) -> ControlledServer:
             f"placement: partitioned"
         )
     return found
+
+
+def entrance_of(state: ServerState, host: str) -> str:
+    """Return a server of this machine in the form of `tidal gateway --server`; empty if a gateway cannot use it.
+
+    Args:
+        state: State of the server.
+        host: Address of this machine for others. The status endpoint is left out if it does not listen there.
+    """
+    if state.grpc_tls:  # gateways connect without TLS
+        return ""
+    grpc = f"{host}:{_port(state.grpc)}"
+    if state.status is None or not _listens(host, _port(state.status)):
+        return grpc
+    return f"{grpc},status={host}:{_port(state.status)}"
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2]
+
+
+def _listens(host: str, port: str) -> bool:
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _table_nodes(front: ServedFront) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from tidal.cluster.records import (
     ClusterRecord,
     check_absent,
     end_record,
+    entrances_file,
     memory_file,
     records,
     write_record,
@@ -142,6 +143,7 @@ def up(count: int, repository: Path, settings: PlanSettings, devices: int | None
                 state = server.wait()
                 _attach(ray, started, NodeOptions(server.name, LOOPBACK, str(state.http_port), devices))
                 report(f"{server.name}: http://{state.http}, gRPC {state.grpc}, {server.folder / 'models'}")
+            report(f"gateway: tidal gateway --servers-file {entrances_file(names[0])}")
     except BaseException:
         for server in servers:
             with contextlib.suppress(TidalError):
@@ -203,7 +205,7 @@ def _attach(ray: Any, started: ray_node.RayProcess, options: NodeOptions) -> Non
     memory.unlink(missing_ok=True)  # a node that joins again does not drain
     node_id = ray_node.wait_for_node(ray, started)
     local = LocalNode(options.name, options.server, options.host, options.devices, options.tls)
-    ray_node.start_agent(ray, node_id, local, options.name, memory)
+    ray_node.start_agent(ray, node_id, local, options.name, memory, entrances_file(options.name))
 
 
 @contextmanager

@@ -142,7 +142,7 @@ def start_controller(ray: Any, started: RayProcess, settings: PlanSettings) -> N
     ray.remote(ClusterController).options(**options).remote(RayAgents(), settings, poll_s=POLL_S)
 
 
-def start_agent(ray: Any, node_id: str, server: LocalNode, name: str, memory: Path) -> None:
+def start_agent(ray: Any, node_id: str, server: LocalNode, name: str, memory: Path, entrances: Path) -> None:
     """Start the agent of a node, and wait for its first report.
 
     Args:
@@ -151,6 +151,7 @@ def start_agent(ray: Any, node_id: str, server: LocalNode, name: str, memory: Pa
         server: Server of the node.
         name: Name of the node.
         memory: File that the agent keeps over its restarts.
+        entrances: File that it writes the cluster's servers to.
 
     Raises:
         Unavailable: Another node has the name, or the agent does not answer.
@@ -159,7 +160,8 @@ def start_agent(ray: Any, node_id: str, server: LocalNode, name: str, memory: Pa
     until = time.monotonic() + _ANSWER_S
     while True:
         try:
-            agent = ray.remote(NodeAgent).options(**_pinned(ray, node_id, agent_name(name))).remote(server, memory)
+            pinned = ray.remote(NodeAgent).options(**_pinned(ray, node_id, agent_name(name)))
+            agent = pinned.remote(server, memory, entrances)
             break
         except ValueError:  # Ray removes the name of an ended actor some time later
             if time.monotonic() > until:

@@ -110,6 +110,13 @@ def memory_file(node: str) -> Path:
     return folder / f"{node}.json"
 
 
+def entrances_file(node: str) -> Path:
+    """Return the file with the cluster's servers that the agent of a node writes for gateways."""
+    folder = records_folder() / "servers"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / f"{node}.json"
+
+
 def write_record(record: ClusterRecord) -> None:
     """Write a record."""
     path = records_folder() / f"{record.name}.json"
@@ -138,6 +145,7 @@ def end_record(record: ClusterRecord) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     if record.name != HEAD:
         memory_file(record.name).unlink(missing_ok=True)
+        entrances_file(record.name).unlink(missing_ok=True)
     (records_folder() / f"{record.name}.json").unlink(missing_ok=True)
 
 

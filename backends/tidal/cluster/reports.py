@@ -48,6 +48,7 @@ class NodeReport:
         state: Whether its server serves, is being restarted by `tidal serve`, or is not there.
         reason: Why it does not serve; empty if it does.
         grpc: `host:port` of its gRPC endpoint for other nodes; empty if it does not serve.
+        entrance: The server in the form of `tidal gateway --server`; empty if a gateway cannot use it.
         identity: Process ids of `tidal serve` and tritonserver; a restart resets all counts.
         cores: Processor cores that the server may use.
         gpus: GPUs that the server may use.
@@ -62,6 +63,7 @@ class NodeReport:
     state: ServerState
     reason: str = ""
     grpc: str = ""
+    entrance: str = ""
     identity: tuple[int, int] = (0, 0)
     cores: int = 0
     gpus: int = 0
@@ -124,6 +126,15 @@ def node_tables(
                 others[other] = RemoteNode(grpc=its.grpc, instances=instances, tls=None)
             tables.setdefault(name, {})[front.model] = others
     return tables
+
+
+def entrances(reports: dict[str, NodeReport]) -> tuple[str, ...]:
+    """Return the servers that gateways use, in the form of `tidal gateway --server`: those of nodes that do not drain.
+
+    Args:
+        reports: Latest report of each node, by name.
+    """
+    return tuple(its.entrance for _, its in sorted(reports.items()) if its.entrance and not its.draining)
 
 
 def without_server(known: NodeReport, report: NodeReport) -> NodeReport:

@@ -11,7 +11,7 @@ import typer
 from tidal.arlo.scheduling import MIN_GAIN
 from tidal.cluster.membership import NodeOptions, join, start, stop, up
 from tidal.cluster.observed import PlanSettings
-from tidal.cluster.records import ClusterRecord, records
+from tidal.cluster.records import HEAD, ClusterRecord, entrances_file, records
 from tidal.commands.cluster_nodes import CaFile, CertificateFile, KeyFile, node_tls
 from tidal.commands.connecting import NO_SERVER, AsJson, Server
 from tidal.commands.output import fail, one_sentence, print_json, progress_note
@@ -90,7 +90,8 @@ def join_cluster(
     """Let this machine's running `tidal serve` join a cluster as a node. It returns when the node's agent runs.
 
     Other nodes send queries to the server's gRPC port at `--host`: start `tidal serve` with that address, or 0.0.0.0.
-    The server goes on as before if the cluster ends.
+    The server goes on as before if the cluster ends. The node keeps the list of the cluster's servers in a file, which
+    `tidal gateway --servers-file` follows.
 
     ```
     tidal cluster join 10.0.0.1:6379 --host 10.0.0.2 --token-file cluster.token
@@ -123,6 +124,7 @@ def join_cluster(
         print_json(_facts(record))
     else:
         typer.echo(f"{record.name} joined {record.address}: see tidal cluster status")
+        typer.echo(f"gateway  tidal gateway --servers-file {entrances_file(record.name)}")
 
 
 def up_local(
@@ -189,4 +191,5 @@ def _facts(record: ClusterRecord) -> dict[str, str | None]:
         "address": record.address,
         "token_file": None if record.token is None else str(record.token),
         "logs": str(record.folder),
+        "servers_file": None if record.name == HEAD else str(entrances_file(record.name)),
     }

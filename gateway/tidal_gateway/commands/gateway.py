@@ -14,6 +14,7 @@ from tidal.errors import InvalidArgument, TidalError
 from tidal_client import exit_codes
 from tidal_client.local_servers import LocalServer, running_servers
 from tidal_gateway.settings import PREFIX, GatewaySettings, is_list, plain_type, read_settings
+from tidal_gateway.upstream.server_file import read_server_file
 
 _HELP = """Serve the OpenAI API, Cohere's and Jina's rerank, text-embeddings-inference's API and KServe's v2 protocol.
 
@@ -30,6 +31,7 @@ Examples:
 ```
 tidal gateway
 tidal gateway --server 10.0.0.1:8001 --server 10.0.0.2:8001,status=10.0.0.2:8004 --workers 4
+tidal gateway --servers-file servers.json
 tidal gateway --host 0.0.0.0 --keys keys.json --tls-cert cert.pem --tls-key key.pem
 tidal gateway --config gateway.yaml --access-log -
 ```
@@ -64,7 +66,9 @@ def gateway(**given: Any) -> None:
 
 
 def _with_servers(settings: GatewaySettings) -> GatewaySettings:
-    """Add the servers of this machine where none are named."""
+    """Add the servers of the file, or those of this machine where none are named."""
+    if settings.servers_file is not None:
+        return settings.model_copy(update={"server": read_server_file(settings.servers_file)})
     if settings.server:
         return settings
     local = [each for each in running_servers() if not each.grpc_tls]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any, Final
 
@@ -26,7 +27,10 @@ FIRST_PART = Histogram(
 TOKENS = Counter("tidal_gateway_tokens_total", "Tokens read and generated", ["model", "direction"])
 IN_FLIGHT = Gauge("tidal_gateway_in_flight_requests", "Requests without an answer", multiprocess_mode="livesum")
 RETRIES = Counter("tidal_gateway_retries_total", "Requests sent again, by why it was allowed", ["reason"])
-SERVER_UP = Gauge("tidal_gateway_server_up", "Whether a server is in use", ["server"], multiprocess_mode="livemin")
+SERVER_UP = Gauge(
+    "tidal_gateway_server_up", "Whether a server is in use; NaN once it is not listed any more", ["server"],
+    multiprocess_mode="livemin",
+)  # fmt: skip
 SERVER_CALLS = Gauge(
     "tidal_gateway_server_outstanding_requests", "Requests sent and not answered", ["server"],
     multiprocess_mode="livesum",
@@ -78,12 +82,18 @@ class PoolMetrics:
     def __init__(self, pool: ServerPool) -> None:
         self._pool = pool
         self._retries: dict[str, int] = {}
+        self._servers: set[str] = set()
 
     def publish(self) -> None:
         """Publish the present state."""
         for server in self._pool.servers:
             SERVER_UP.labels(server.address).set(int(server.up))
             SERVER_CALLS.labels(server.address).set(len(server.calls))
+        listed = {server.address for server in self._pool.servers}
+        for address in self._servers - listed:  # series of several processes cannot be removed
+            SERVER_UP.labels(address).set(math.nan)
+            SERVER_CALLS.labels(address).set(0)
+        self._servers = listed
         for model, count in self._pool.lanes.outstanding().items():
             OUTSTANDING.labels(model).set(count)
         for reason, count in self._pool.retries.items():

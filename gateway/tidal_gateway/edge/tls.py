@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import ssl
 import time
-from pathlib import Path
 from typing import Final
 
 from tidal.errors import InvalidArgument
+from tidal_gateway.file_version import file_version
 from tidal_gateway.settings import GatewaySettings
 
 _RECHECK_S: Final = 1.0
@@ -77,12 +77,4 @@ class Certificates:
 
     def _read_version(self) -> tuple[tuple[int, int, int] | None, ...]:
         files = (self._cert, self._key, self._client_ca)
-        return tuple(None if each is None else _version(each) for each in files)
-
-
-def _version(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+        return tuple(None if each is None else file_version(each) for each in files)

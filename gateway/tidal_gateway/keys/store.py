@@ -17,6 +17,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidal.errors import InvalidArgument, NotFound
+from tidal_gateway.file_version import file_version
 from tidal_gateway.keys.key import matches, new_key, parse_key
 
 # Least time between two checks of whether the file has changed while all keys are known, in seconds.
@@ -100,7 +101,7 @@ class KeyStore:
         self._path = path
         self._version: tuple[int, int, int] | None = None
         self._checked = time.monotonic()
-        self._version = _version(path)
+        self._version = file_version(path)
         self._keys = {each.id: each for each in read_keys(path).keys}
 
     def find(self, text: str) -> KeyEntry | None:
@@ -122,7 +123,7 @@ class KeyStore:
     def _reread(self) -> bool:
         """Read the file again if it has changed; returns whether it has."""
         self._checked = time.monotonic()
-        version = _version(self._path)
+        version = file_version(self._path)
         if version == self._version:
             return False
         self._version = version
@@ -226,11 +227,3 @@ def _write(path: Path, content: KeyFile) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-
-
-def _version(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

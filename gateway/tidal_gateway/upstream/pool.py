@@ -13,6 +13,7 @@ from tidal_client.transports.grpc_messages import is_last
 from tidal_gateway.errors import Refusal
 from tidal_gateway.upstream.calls import Call, Outgoing, ProcessDied
 from tidal_gateway.upstream.channel import Metadata
+from tidal_gateway.upstream.checked_servers import CheckedServers
 from tidal_gateway.upstream.described import UNKNOWN, ModelReport
 from tidal_gateway.upstream.failures import failure_of
 from tidal_gateway.upstream.lanes import Lanes
@@ -39,11 +40,11 @@ class ServerPool:
 
     def __init__(self, servers: Sequence[tuple[str, str | None]], lanes: Lanes, retry_ratio: float) -> None:
         self._available = asyncio.Event()
-        self.servers = [Server(address, status, self._changed) for address, status in servers]
+        self._checked_servers = CheckedServers([Server(address, status, self._changed) for address, status in servers])
+        self.servers: Sequence[Server] = self._checked_servers.listed
         self.lanes = lanes
         self._retries = Retries(retry_ratio)
         self._choices = 0
-        self._tasks: list[asyncio.Task[None]] = []
         self._checked = self._reports_read = 0.0
 
     @property
@@ -53,15 +54,16 @@ class ServerPool:
 
     async def start(self) -> None:
         """Check every server once and keep checking them."""
-        await asyncio.gather(*(server.check() for server in self.servers))
-        self._tasks = [asyncio.create_task(server.run()) for server in self.servers]
+        await self._checked_servers.start()
+
+    async def replace(self, servers: Sequence[tuple[str, str | None]]) -> None:
+        """Use other servers from now on; see `CheckedServers.replace`."""
+        await self._checked_servers.replace([self._known(*each) for each in servers])
+        self._changed()
 
     async def close(self) -> None:
         """Stop the checks and close the connections; requests in flight are cancelled."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(server.close() for server in self.servers))
+        await self._checked_servers.close()
         self.lanes.close()
 
     def models(self) -> list[ModelFacts]:
@@ -245,6 +247,11 @@ class ServerPool:
             if server.up and name in server.models:
                 return server.models[name]
         return None
+
+    def _known(self, address: str, status: str | None) -> Server:
+        """Return the server with these endpoints, or a new one."""
+        same = (each for each in self.servers if (each.address, each.status) == (address, status))
+        return next(same, None) or Server(address, status, self._changed)
 
     def _changed(self) -> None:
         self._available.set()
