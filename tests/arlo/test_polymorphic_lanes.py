@@ -77,6 +77,18 @@ class TestLanes:
         assert not second.alone
         assert policy.next_batch(0.011) is None
 
+    def test_a_batch_with_queries_behind_it_is_not_alone(self) -> None:
+        policy = wide_and_narrow(wide_ms=10, narrow_ms=100)
+        for _ in range(9):
+            policy.submit(ArloQuery(20, 0.0))
+        alone = []
+        while (batch := policy.next_batch(0.0)) is not None:
+            alone.append(batch.alone)
+            assert batch.alone == (not len(policy))
+            policy.finished(batch)
+        assert alone[-1]
+        assert not alone[0]
+
     def test_lanes_slower_than_their_profile_are_avoided_and_tried_again(self) -> None:
         """By the profile a query takes 10 ms on all threads and 14 on one; on a busy machine, 20 and 14."""
         policy = wide_and_narrow(wide_ms=10, narrow_ms=14)

@@ -38,8 +38,9 @@ _HERE_S = 1e-3
 _HERE_PER_ROW_S = 0.3e-3
 _SHORT_S = 1e-3
 _SHORT_PER_ROW_S = 0.1e-3
-# Both while a batch runs alone: a later arrival could not start before it has ended. Deadlines count from the time at
-# which the service sees a query, so there is no such wait for so many seconds after a query with a deadline.
+# Both while a batch runs alone and no query waits: a later arrival could not start before it has ended, and is not one
+# that a full queue refuses. Deadlines count from the time at which the service sees a query, so there is no such wait
+# for so many seconds after a query with a deadline.
 _ALONE_S = 25e-3
 _WITHOUT_DEADLINES_S = 10.0
 

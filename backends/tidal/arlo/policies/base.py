@@ -28,7 +28,7 @@ class ArloBatch:
     runtime: int  # index into the runtimes, ascending by max_length
     queries: Sequence[ArloQuery]
     seconds: float = math.inf  # expected latency; infinite if the policy does not know it
-    alone: bool = False  # whether no other batch runs, and none can start before this one has ended
+    alone: bool = False  # whether nothing else runs or waits, and no batch can start before this one has ended
 
 
 class PlacementPolicy(Protocol):

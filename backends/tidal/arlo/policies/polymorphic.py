@@ -169,7 +169,7 @@ class PolymorphicPolicy:
         longest = max(query.length for _, _, query in chosen)
         seconds = lanes.table[self._padded[longest]][len(chosen)] * self._lanes.pace(lanes.mode)
         runtime = bisect.bisect_left(self._runtimes, longest)
-        alone = self._lanes.busy == 1 and not self._lanes.free
+        alone = self._lanes.busy == 1 and not self._lanes.free and not self._waiting
         return ArloBatch(lane, runtime, [query for _, _, query in chosen], seconds, alone)
 
     def finished(self, batch: ArloBatch, took: float | None = None) -> None:
