@@ -14,8 +14,10 @@ _FOLDERS = (
     "benchmarks/results",
     "benchmarks/results/headlines",
     "benchmarks/results/amd-epyc-avx2",
+    "benchmarks/results/amd-epyc-avx512",
     "benchmarks/results/intel-xeon-amx",
 )
+_RELIABILITY = ("benchmarks/results/reliability.md", "benchmarks/results/amd-epyc-avx512/reliability.md")
 _LINK = re.compile(r"(\]\(|\b(?:src|srcset)=\")([^)#\s\"]+)")
 
 
@@ -29,8 +31,8 @@ def on_files(files: Any, config: Any) -> Any:
         for path in sorted((ROOT / folder).iterdir()):
             if path.is_file() and path.suffix != ".md":
                 files.append(File.generated(config, f"{folder}/{path.name}", abs_src_path=str(path)))
-    place = "benchmarks/results/reliability.md"
-    files.append(File.generated(config, place, abs_src_path=str(ROOT / place)))
+    for place in _RELIABILITY:
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / place)))
     return files
 
 
