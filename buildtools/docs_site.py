@@ -17,7 +17,7 @@ _FOLDERS = (
     "benchmarks/results/amd-epyc-avx512",
     "benchmarks/results/intel-xeon-amx",
 )
-_RELIABILITY = ("benchmarks/results/reliability.md", "benchmarks/results/amd-epyc-avx512/reliability.md")
+RELIABILITY = ("benchmarks/results/reliability.md", "benchmarks/results/amd-epyc-avx512/reliability.md")
 _LINK = re.compile(r"(\]\(|\b(?:src|srcset)=\")([^)#\s\"]+)")
 
 
@@ -31,7 +31,7 @@ def on_files(files: Any, config: Any) -> Any:
         for path in sorted((ROOT / folder).iterdir()):
             if path.is_file() and path.suffix != ".md":
                 files.append(File.generated(config, f"{folder}/{path.name}", abs_src_path=str(path)))
-    for place in _RELIABILITY:
+    for place in RELIABILITY:
         files.append(File.generated(config, place, abs_src_path=str(ROOT / place)))
     return files
 

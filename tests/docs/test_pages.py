@@ -12,7 +12,7 @@ import typer
 import yaml
 
 from buildtools.docs_site import PAGES as OUTSIDE
-from buildtools.docs_site import site_path
+from buildtools.docs_site import RELIABILITY, site_path
 from buildtools.reference.__main__ import stale_pages
 from tests.deploy.project import accepts
 from tests.docs.blocks import Block
@@ -96,7 +96,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
     navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")} | set(OUTSIDE.values())
-    pages |= {"benchmarks/results/reliability.md"}
+    pages |= set(RELIABILITY)
     assert listed(yaml.safe_load(navigation)) == {site_path(page) for page in pages}
 
 
