@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,15 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidal.cluster.metrics_page import MetricsPage, PageAddress
+from tidal.cluster.node_metrics import NodeMetrics
 from tidal.cluster.reports import NodeReport
 from tidal.repository.cluster_table import RemoteNode
 from tidal.repository.entries import write_atomically
 from tidal.repository.validated_file import read_validated
+
+# Prometheus reads what the controller has read, and the server itself while no controller does.
+_REPORT_AGE_S = 5.0
 
 
 class NodeServer(Protocol):
@@ -52,17 +58,32 @@ class NodeAgent:
     Args:
         server: Server of the node.
         memory: File that it keeps over its restarts.
+        metrics: Address of its metrics; None: not served.
     """
 
-    def __init__(self, server: NodeServer, memory: Path) -> None:
+    def __init__(self, server: NodeServer, memory: Path, metrics: PageAddress | None = None) -> None:
         self._server, self._file = server, memory
         self._memory = read_validated(memory, AgentMemory) or AgentMemory()
         self._lock = threading.Lock()
         self._left = False
+        self._reading = threading.Lock()
+        self._last: tuple[float, NodeReport] | None = None
+        self._metrics = NodeMetrics(lambda: self._report(_REPORT_AGE_S))
+        self._page = MetricsPage(self._metrics.registry, metrics)
+        self._page.serve()
 
     def report(self) -> NodeReport:
         """Return what the node has and has done."""
-        return replace(self._server.read(), draining=self._memory.draining, pid=os.getpid())
+        self._metrics.controller_read()
+        return self._report(0.0)
+
+    def _report(self, max_age_s: float) -> NodeReport:
+        """Return the last report of the server if it is not too old, else a new one."""
+        with self._reading:
+            if self._last is None or time.monotonic() - self._last[0] >= max_age_s:
+                self._last = time.monotonic(), self._server.read()
+            report = self._last[1]
+        return replace(report, draining=self._memory.draining, pid=os.getpid(), metrics=self._page.serve())
 
     def allocate(self, model: str, instances: Mapping[int, int]) -> None:
         """Change a model's instances; return when the model uses them.
@@ -74,7 +95,8 @@ class NodeAgent:
         Raises:
             TidalError: The change was not completed; see `tidal.server.allocate.allocate`.
         """
-        self._server.allocate(model, instances)
+        with self._metrics.change(model):
+            self._server.allocate(model, instances)
 
     def write_tables(self, tables: Mapping[str, Mapping[str, RemoteNode]]) -> None:
         """Write the other nodes that fronts dispatch to, by model and node.
@@ -84,6 +106,7 @@ class NodeAgent:
         """
         for model, nodes in tables.items() if not self._left else ():
             self._server.write_table(model, nodes)
+        self._metrics.tables_written()
 
     def set_draining(self, draining: bool) -> None:
         """Begin or end to drain the node; the controller acts on the next report."""
