@@ -6,8 +6,12 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from buildtools.reference.pages import note, page, section, table
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 _SYSTEMS = ("arlo", "tabi", "pets", "otas", "flover", "nearest")
 _LIBRARY = Path(__file__).resolve().parents[2] / "backends" / "tidal"
@@ -23,7 +27,15 @@ class _Family:
 
 
 def metrics_page() -> str:
-    """Every metric family of every backend, of the controller and of the gateway."""
+    """Every metric family of every backend, of the controllers and of the gateway."""
+    from tidal.cluster.metrics import ClusterMetrics
+    from tidal.cluster.node_metrics import NodeMetrics
+    from tidal.cluster.reports import NodeReport
+    from tidal.cluster.summary import ClusterState
+    from tidal.controller.metrics import ControllerMetrics
+
+    cluster = ClusterMetrics(lambda: ClusterState({}, {}, {}, {}, {}, frozenset()))
+    node = NodeMetrics(lambda: NodeReport("", "away"))
     tables = [
         ("Every backend but engine", "`{system}` is `arlo`, `tabi`, `pets`, `otas`, `flover` or `nearest`.",
          _families(_LIBRARY / "triton", "{system}"), ""),
@@ -32,7 +44,11 @@ def metrics_page() -> str:
         ("Tasks of encoders", "`{system}` is `arlo` or `pets`.", _families(_LIBRARY / "encoder_tasks", "{system}"),
          note("metrics encoders")),
         *((name, "", _families(_LIBRARY / name, name), note(f"metrics {name}")) for name in _SYSTEMS),
-        ("tidal controller", "On its own `--metrics-port`.", _controller_families(), ""),
+        ("tidal controller", "On its own `--metrics-port`.", _registered_families(ControllerMetrics().registry), ""),
+        ("Controller of a cluster", "On the `--metrics-port` of `tidal cluster start`.",
+         _registered_families(cluster.registry), note("metrics cluster")),
+        ("Agent of a node", "On the `--metrics-port` of `tidal cluster join`.",
+         _registered_families(node.registry), note("metrics node")),
         ("tidal gateway", "On its own `--metrics-port`, of all workers together.", _gateway_families(), ""),
     ]  # fmt: skip
     parts = [section(title, before, _family_table(families), after) for title, before, families, after in tables]
@@ -54,17 +70,19 @@ def _families(folder: Path, system: str) -> list[_Family]:
     return sorted(found.values(), key=lambda each: each.name)
 
 
-def _controller_families() -> list[_Family]:
-    from tidal.controller.metrics import ControllerMetrics
-
+def _registered_families(registry: CollectorRegistry) -> list[_Family]:
+    labels = {
+        getattr(each, "_name", ""): tuple(getattr(each, "_labelnames", ())) for each in registry._collector_to_names
+    }
     return [
         _Family(
             f"{each.name}_total" if each.type == "counter" else each.name,
             each.type,
-            tuple(_label_names(each.name)),
+            # Families that are computed when they are read have their labels themselves.
+            labels.get(each.name, getattr(each, "_labelnames", ())),
             each.documentation.rstrip("."),
         )
-        for each in ControllerMetrics().registry.collect()
+        for each in registry.collect()
     ]
 
 
@@ -83,15 +101,6 @@ def _gateway_families() -> list[_Family]:
         )
         for each in found
     ]
-
-
-def _label_names(family: str) -> Sequence[str]:
-    from tidal.controller.metrics import ControllerMetrics
-
-    for collector in ControllerMetrics().registry._collector_to_names:
-        if getattr(collector, "_name", None) == family:
-            return tuple(getattr(collector, "_labelnames", ()))
-    return ()
 
 
 def _family_table(families: Sequence[_Family]) -> str:

@@ -1,4 +1,4 @@
-"""The layout: an open row with an overview, then a collapsed row for Triton, each system and the controller."""
+"""The layout: an open row with an overview, then a collapsed row for each other part."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.grafana.beside import controller, triton
+from deploy.grafana.clusters import cluster
 from deploy.grafana.drawing import SOURCE, drawn
 from deploy.grafana.generations import flover
 from deploy.grafana.overview import overview
@@ -26,6 +27,7 @@ ROWS = (
     ("OTAS: vision transformers", otas),
     ("Flover: generations", flover),
     ("Controller", controller),
+    ("Cluster", cluster),
 )
 
 

@@ -99,6 +99,8 @@ class FileServer:
         self.set(instances=row, unfinished=False, history=[*history, row])
 
     def write_table(self, model: str, nodes: Mapping[str, RemoteNode]) -> None:
+        if self.facts.get("refuse_table"):
+            raise Unavailable("made-up failure")
         write_cluster_table(self.folder, ClusterTable(nodes=dict(nodes)))
 
 

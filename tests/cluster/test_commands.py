@@ -15,6 +15,7 @@ from testing.serving import tidal_in_process
 from tidal.cluster.records import ClusterRecord, StartedProcess, records, write_record
 
 Run = Callable[..., Any]
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ def free_port() -> int:
         (["join", "127.0.0.1:6379", "--key", "k.pem"], 2, "--certificate and --key are given together"),
         (["join", "127.0.0.1:6379"], 3, "no server is running: start one with tidal serve"),
         (["start", "--period", "0"], 2, "--period must be between 1 and 86,400 seconds, got 0"),
+        (["start", "--metrics-port", "70000"], 2, "Invalid value for '--metrics-port'"),
         (["up", "none", "--local", "2"], 1, "model repository 'none' is not a folder"),
     ],
 )
@@ -64,6 +66,18 @@ def test_without_ray_the_extra_is_named(run: Run, monkeypatch: pytest.MonkeyPatc
     assert outcome.stderr.endswith("error: Ray is not installed: install the extra ray, pip install 'tidal[ray]'\n")
 
 
+@needs_ray
+def test_ports_of_metrics_are_checked_before_anything_starts(run: Run, tmp_path: Path) -> None:
+    twice = run("start", "--port", "7001", "--metrics-port", "7001")
+    assert (twice.returncode, "--metrics-port 7001 is given twice" in twice.stderr) == (1, True), twice.stderr
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        taken = run("start", "--port", "0", "--metrics-port", str(port))
+    assert (taken.returncode, f"metrics port {port} is in use" in taken.stderr) == (1, True), taken.stderr
+    assert "choose another with --metrics-port, or 0 for a free one" in taken.stderr
+    assert records() == []
+
+
 def record(name: str, folder: Path, port: int, pid: int, started: float | None = None) -> ClusterRecord:
     process = StartedProcess.of(pid) if started is None else StartedProcess(pid=pid, started=started)
     return ClusterRecord(
@@ -71,9 +85,8 @@ def record(name: str, folder: Path, port: int, pid: int, started: float | None =
     )
 
 
+@needs_ray
 def test_a_head_that_does_not_answer_is_named(run: Run, tmp_path: Path) -> None:
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("needs the extra ray")
     port = free_port()
     write_record(record("n1", tmp_path, port, os.getpid()))
     outcome = run("status")

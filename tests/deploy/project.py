@@ -12,6 +12,10 @@ from typing import Any
 
 import yaml
 
+from tidal.cluster.metrics import ClusterMetrics
+from tidal.cluster.node_metrics import NodeMetrics
+from tidal.cluster.reports import NodeReport
+from tidal.cluster.summary import ClusterState
 from tidal.controller.metrics import ControllerMetrics
 from tidal_client.main import GROUP, _load
 
@@ -64,16 +68,19 @@ def _parsed(command: Any, name: str, words: Sequence[str]) -> dict[str, Any]:
 
 @cache
 def series() -> frozenset[str]:
-    """Every series that Tidal's models and its controller publish, by its name in Prometheus."""
+    """Every series that Tidal's models and its controllers publish, by its name in Prometheus."""
     found = set()
     for system in SYSTEMS:
         packages = [system, "triton", *(["tasks"] if system in ("pets", "otas", "flover") else [])]
         found |= {f"tidal_{system}_{name}" for package in packages for name in _registered(_LIBRARY / package)}
     # The runtimes of a cascade's levels are those of `arlo`, within the cascade.
     found |= {f"tidal_tabi_runtime_{name}" for name in _registered(_LIBRARY / "arlo" / "metrics.py")}
-    for family in ControllerMetrics().registry.collect():
-        suffixes = {"counter": ("_total",), "histogram": _HISTOGRAM}.get(family.type, ("",))
-        found |= {f"{family.name}{suffix}" for suffix in suffixes}
+    cluster = ClusterMetrics(lambda: ClusterState({}, {}, {}, {}, {}, frozenset()))
+    node = NodeMetrics(lambda: NodeReport("", "away"))
+    for each in (ControllerMetrics(), cluster, node):
+        for family in each.registry.collect():
+            suffixes = {"counter": ("_total",), "histogram": _HISTOGRAM}.get(family.type, ("",))
+            found |= {f"{family.name}{suffix}" for suffix in suffixes}
     return frozenset(found)
 
 

@@ -14,10 +14,15 @@ from deploy.grafana import dashboard
 from tests.deploy.project import ON_GPUS, ROOT, SERVERS_OWN, SYSTEMS, documents, series
 from tests.deploy.queries import panels, queries, rows
 
-#: Families of a server as a whole, which have no model.
-WITHOUT_MODEL = frozenset({"up", "tidal_controller_server_up"}) | {
-    name for name in SERVERS_OWN | ON_GPUS if name.startswith(("nv_cpu_", "nv_gpu_"))
-}
+#: Families of a server, a node or a cluster as a whole, which have no model.
+_OF_A_CLUSTER = (
+    *("nodes", "report_timestamp_seconds", "table_outdated", "lost_nodes_total", "controller_start_timestamp_seconds"),
+    *(f"node_{name}_timestamp_seconds" for name in ("start", "read", "table")),
+    *("node_server_up", "node_draining"),
+)
+WITHOUT_MODEL = frozenset(
+    {"up", "tidal_controller_server_up", *(f"tidal_cluster_{name}" for name in _OF_A_CLUSTER)}
+) | {name for name in SERVERS_OWN | ON_GPUS if name.startswith(("nv_cpu_", "nv_gpu_"))}
 
 
 def selectors(node: Any) -> Iterator[Any]:
@@ -61,7 +66,7 @@ def test_the_dashboard_is_generated_from_its_code() -> None:
 def test_every_system_has_a_row_with_panels() -> None:
     titles = [row["title"].partition(":")[0].lower() for row, _ in rows()]
     assert titles[0] == "overview"
-    assert {*SYSTEMS, "triton", "controller"} == set(titles[1:])
+    assert {*SYSTEMS, "triton", "controller", "cluster"} == set(titles[1:])
     assert all(inside for _, inside in rows())
     ids = [panel["id"] for panel in panels()] + [row["id"] for row, _ in rows()]
     assert len(set(ids)) == len(ids)
@@ -126,6 +131,20 @@ def test_the_server_and_its_controller_are_one_instance() -> None:
     assert relabelled == [[{"sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "instance"}]] * 3
 
 
+def test_the_server_of_a_node_and_its_agent_are_one_instance() -> None:
+    (config,) = documents("deploy/prometheus/cluster.yml")
+    hosts = {
+        job["job_name"]: {
+            each["labels"]["instance"]: target.split(":")[0]
+            for each in job["static_configs"]
+            for target in each["targets"]
+        }
+        for job in config["scrape_configs"]
+    }
+    assert hosts["triton"] == hosts["agent"]
+    assert hosts.keys() == {"triton", "agent", "cluster"}
+
+
 def test_panels_do_not_overlap_and_stay_inside() -> None:
     for row, inside in rows():
         taken: set[tuple[int, int]] = set()
@@ -143,7 +162,7 @@ def test_panels_do_not_overlap_and_stay_inside() -> None:
 
 def test_the_metrics_of_the_documentation_are_published() -> None:
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    documented = set(re.findall(r"`(tidal_(?:arlo|tabi|pets|otas|flover|controller)_[a-z_]+[a-z])`", text))
+    documented = set(re.findall(r"`(tidal_(?:arlo|tabi|pets|otas|flover|controller|cluster)_[a-z_]+[a-z])`", text))
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series()}
     assert documented, "no metric is documented"
     assert documented <= families

@@ -10,22 +10,20 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from testing.controller import controller
 from testing.serving import serving
 from testing.waiting import until
 from tests.deploy.project import ON_GPUS, ROOT, documents
+from tests.deploy.prometheus import PROMETHEUS, Prometheus, started
 from tests.deploy.queries import queries
 from tidal.device import has_gpu
-from tidal.server.endpoints import choose_endpoints, choose_port
+from tidal.server.endpoints import choose_endpoints
 
-PROMETHEUS = shutil.which("prometheus")
 ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")  # Debian's name, and its own
 pytestmark = [
     pytest.mark.server,
@@ -35,29 +33,6 @@ pytestmark = [
 ]
 # Length of a burst of requests in seconds, and how many may be needed until every query returns data.
 _BURST_S, _BURSTS = 6, 5
-
-
-@dataclass(frozen=True)
-class Prometheus:
-    """A running Prometheus, by its address."""
-
-    address: str
-
-    def get(self, path: str, **parameters: str) -> Any:
-        """What its API answers."""
-        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=10) as response:
-            return json.load(response)["data"]
-
-    def values(self, query: str) -> list[Any]:
-        """The series that a query gives now."""
-        return list(self.get("query", query=query)["result"])
-
-    def healthy(self) -> bool:
-        try:
-            return {target["health"] for target in self.get("targets")["activeTargets"]} == {"up"}
-        except OSError:
-            return False
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +48,10 @@ def prometheus(everything_folder: Path, tmp_path_factory: pytest.TempPathFactory
     ):
         assert beside.wait_for("metrics")
         addresses = {"triton:8002": served.report["metrics"], "triton:8003": beside.of("metrics")[0]["address"]}
-        with alertmanager(folder) as alerts, started(folder, {**addresses, "alertmanager:9093": alerts}) as running:
+        with (
+            alertmanager(folder) as alerts,
+            started(folder, "prometheus.yml", {**addresses, "alertmanager:9093": alerts}) as running,
+        ):
             assert until(running.healthy)
             everything.ask_wrongly(served.report["grpc"])
             targets = [target.format(images=images) for target in everything.TARGETS]
@@ -110,39 +88,6 @@ def alertmanager(folder: Path) -> Iterator[str]:
         )
     try:
         yield address
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-@contextmanager
-def started(folder: Path, addresses: dict[str, str]) -> Iterator[Prometheus]:
-    """Prometheus by the committed files, but for the addresses and for how often it looks."""
-    shutil.copytree(ROOT / "deploy" / "prometheus", folder / "config")
-    (config,) = documents("deploy/prometheus/prometheus.yml")
-    config["global"]["scrape_interval"] = "1s"
-    config["scrape_configs"] = [job for job in config["scrape_configs"] if job["job_name"] != "gateway"]
-    for job in config["scrape_configs"]:
-        for each in job["static_configs"]:
-            each["targets"] = [addresses[target] for target in each["targets"]]
-    for each in config["alerting"]["alertmanagers"][0]["static_configs"]:
-        each["targets"] = [addresses[target] for target in each["targets"]]
-    (folder / "config" / "prometheus.yml").write_text(yaml.safe_dump(config))
-
-    address = f"127.0.0.1:{choose_port('127.0.0.1')}"
-    with (folder / "prometheus.log").open("w") as log:
-        process = subprocess.Popen(
-            [
-                str(PROMETHEUS),
-                f"--config.file={folder / 'config' / 'prometheus.yml'}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address={address}",
-            ],
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        yield Prometheus(address)
     finally:
         process.terminate()
         process.wait(30)
@@ -194,4 +139,5 @@ def _without_data(prometheus: Prometheus) -> list[str]:
 
 
 def _served_here(query: str) -> bool:
-    return has_gpu() or not any(name in query for name in ON_GPUS)
+    # A cluster's controller and `tidal controller` exclude each other: tests/cluster/test_served.py has its queries.
+    return "tidal_cluster_" not in query and (has_gpu() or not any(name in query for name in ON_GPUS))

@@ -28,10 +28,11 @@ def routed(**labels: str) -> list[str]:
 
 
 @promtool
-def test_prometheus_accepts_its_configuration_and_rules(tmp_path: Path) -> None:
-    found = run(_PROMTOOL, "check", "config", ROOT / "deploy" / "prometheus" / "prometheus.yml")
+@pytest.mark.parametrize("name", ["prometheus.yml", "cluster.yml"])
+def test_prometheus_accepts_its_configuration_and_rules(tmp_path: Path, name: str) -> None:
+    found = run(_PROMTOOL, "check", "config", ROOT / "deploy" / "prometheus" / name)
     assert found.returncode == 0, found.stderr
-    (config,) = documents("deploy/prometheus/prometheus.yml")
+    (config,) = documents(f"deploy/prometheus/{name}")
     (tmp_path / "wrong.yml").write_text(yaml.safe_dump({**config, "scrape_config": []}))
     assert run(_PROMTOOL, "check", "config", tmp_path / "wrong.yml").returncode != 0
 

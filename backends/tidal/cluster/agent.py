@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,15 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidal.cluster.metrics_page import MetricsPage, PageAddress
+from tidal.cluster.node_metrics import NodeMetrics
 from tidal.cluster.reports import NodeReport
 from tidal.repository.cluster_table import RemoteNode
 from tidal.repository.entries import write_atomically
 from tidal.repository.validated_file import read_validated
+
+# Prometheus reads what the controller has read, and the server itself while no controller does.
+_REPORT_AGE_S = 5.0
 
 
 class NodeServer(Protocol):
@@ -54,20 +60,35 @@ class NodeAgent:
         server: Server of the node.
         memory: File that it keeps over its restarts.
         entrances: File that it writes the cluster's servers to, for gateways on this machine.
+        metrics: Address of its metrics; None: not served.
     """
 
-    def __init__(self, server: NodeServer, memory: Path, entrances: Path) -> None:
+    def __init__(self, server: NodeServer, memory: Path, entrances: Path, metrics: PageAddress | None = None) -> None:
         self._server, self._file, self._entrances = server, memory, entrances
         self._memory = read_validated(memory, AgentMemory) or AgentMemory()
         self._lock = threading.Lock()
         self._left = False
+        self._reading = threading.Lock()
+        self._last: tuple[float, NodeReport] | None = None
+        self._metrics = NodeMetrics(lambda: self._report(_REPORT_AGE_S))
+        self._page = MetricsPage(self._metrics.registry, metrics)
+        self._page.serve()
 
     def report(self) -> NodeReport:
         """Return what the node has and has done."""
-        found = self._server.read()
+        self._metrics.controller_read()
+        found = self._report(0.0)
         if found.entrance and not self._entrances.is_file():  # until the controller knows this node
             self._write_entrances([found.entrance])
-        return replace(found, draining=self._memory.draining, pid=os.getpid())
+        return found
+
+    def _report(self, max_age_s: float) -> NodeReport:
+        """Return the last report of the server if it is not too old, else a new one."""
+        with self._reading:
+            if self._last is None or time.monotonic() - self._last[0] >= max_age_s:
+                self._last = time.monotonic(), self._server.read()
+            report = self._last[1]
+        return replace(report, draining=self._memory.draining, pid=os.getpid(), metrics=self._page.serve())
 
     def allocate(self, model: str, instances: Mapping[int, int]) -> None:
         """Change a model's instances; return when the model uses them.
@@ -79,7 +100,8 @@ class NodeAgent:
         Raises:
             TidalError: The change was not completed; see `tidal.server.allocate.allocate`.
         """
-        self._server.allocate(model, instances)
+        with self._metrics.change(model):
+            self._server.allocate(model, instances)
 
     def write_tables(self, tables: Mapping[str, Mapping[str, RemoteNode]], servers: Sequence[str]) -> None:
         """Write the other nodes that fronts dispatch to, and the servers that gateways use.
@@ -96,6 +118,7 @@ class NodeAgent:
         self._write_entrances(servers)
         for model, nodes in tables.items():
             self._server.write_table(model, nodes)
+        self._metrics.tables_written()
 
     def set_draining(self, draining: bool) -> None:
         """Begin or end to drain the node; the controller acts on the next report."""

@@ -16,9 +16,19 @@ from typing import Any
 
 from tidal.arlo.scheduling import ClusterPlan, NodeCounts
 from tidal.cluster.handles import Agents
-from tidal.cluster.observed import ObservedModel, PlanSettings, RecentLoad, decide, described
-from tidal.cluster.reports import ModelReport, NodeReport, entrances, node_tables, without_server
-from tidal.cluster.summary import summary
+from tidal.cluster.metrics import ClusterMetrics
+from tidal.cluster.metrics_page import MetricsPage, PageAddress
+from tidal.cluster.observed import ObservedModel, PlanSettings, RecentLoad, decide, described, plan_trigger
+from tidal.cluster.reports import (
+    ModelReport,
+    NodeReport,
+    entrances,
+    node_tables,
+    reports_of,
+    why_blocked,
+    without_server,
+)
+from tidal.cluster.summary import ClusterState, drain_state, summary
 from tidal.errors import InvalidArgument, NotFound, TidalError, Unavailable
 
 POLL_S = 1.0
@@ -35,6 +45,7 @@ class ClusterController:
     Args:
         agents: Calls of the agents.
         settings: Settings of its decisions.
+        metrics: Address of its metrics; None: not served.
         clock: Current time in seconds.
         poll_s: Time between two readings of the agents, in seconds.
     """
@@ -43,12 +54,16 @@ class ClusterController:
         self,
         agents: Agents,
         settings: PlanSettings,
+        metrics: PageAddress | None = None,
         clock: Callable[[], float] = time.monotonic,
         poll_s: float = POLL_S,
     ) -> None:
         self._agents, self._settings, self._clock, self._poll_s = agents, settings, clock, poll_s
         self._nodes: dict[str, NodeReport] = {}
         self._silent: dict[str, str] = {}
+        self._reported_at: dict[str, float] = {}
+        self._tables: dict[str, Any] = {}  # that nodes are known to have
+        self._outdated: frozenset[str] = frozenset()
         self._load = RecentLoad()
         self._observed: dict[str, ObservedModel] = {}
         self._plans: dict[str, dict[str, Any]] | None = None
@@ -57,6 +72,8 @@ class ClusterController:
         self._wake, self._closed = threading.Event(), threading.Event()
         self._passed = threading.Condition()
         self._passes = 0
+        self._metrics = ClusterMetrics(self._state)
+        self._page = MetricsPage(self._metrics.registry, metrics)
         threading.Thread(target=self._run, name="controller", daemon=True).start()
 
     def status(self) -> dict[str, Any]:
@@ -66,8 +83,17 @@ class ClusterController:
         """
         with self._passed:
             self._passed.wait_for(lambda: self._passes, _REPORT_S * 2)
-        state = dict(self._nodes), dict(self._silent), dict(self._plans or {}), dict(self._waiting)
-        return summary(*state, self._load, os.getpid())
+        return summary(self._state(), self._load, os.getpid(), self._page.serve())
+
+    def _state(self) -> ClusterState:
+        return ClusterState(
+            dict(self._nodes),
+            dict(self._silent),
+            dict(self._plans or {}),
+            dict(self._waiting),
+            dict(self._reported_at),
+            self._outdated,
+        )
 
     def drain(self, node: str, draining: bool) -> None:
         """Begin or end to drain a node; `status` reports when its instances have moved.
@@ -100,6 +126,7 @@ class ClusterController:
 
     def _run(self) -> None:
         while not self._closed.is_set():
+            self._page.serve()
             try:
                 self._pass()
             except TidalError as error:
@@ -112,6 +139,7 @@ class ClusterController:
                 self._passed.notify_all()
             self._wake.wait(self._poll_s)
             self._wake.clear()
+        self._page.close()
 
     def _pass(self) -> None:
         names = self._agents.names()
@@ -126,7 +154,9 @@ class ClusterController:
         self._write_tables()
         waiting: dict[str, str] = {}
         for model in self._observed:
-            reason = self._blocked(model, now)
+            reason = why_blocked(model, self._nodes, self._silent)
+            if reason is None and now < self._not_before.get(model, 0.0):
+                reason = self._waiting.get(model, "a change failed")
             if reason is not None:
                 waiting[model] = reason
                 continue
@@ -140,6 +170,10 @@ class ClusterController:
     def _read(self, names: list[str]) -> bool:
         """Read all agents; return whether every one has answered, now or before."""
         answers = self._agents.call(dict.fromkeys(names, ("report",)), _REPORT_S)
+        for name in self._nodes.keys() - set(names):
+            self._metrics.gone(drained=drain_state(name, self._nodes, self._plans or {}) == "drained")
+            self._reported_at.pop(name, None)
+            self._tables.pop(name, None)
         nodes, silent = {}, {}
         for name in names:
             answer = answers.get(name)
@@ -147,6 +181,7 @@ class ClusterController:
             if isinstance(answer, NodeReport):
                 nodes[name] = answer if known is None else without_server(known, answer)
                 self._load.observe(answer, self._clock())
+                self._reported_at[name] = time.time()
             else:
                 silent[name] = str(answer)
                 if known is not None:
@@ -168,66 +203,54 @@ class ClusterController:
         return plans
 
     def _observe(self, model: str, now: float) -> None:
-        reports = {name: its for name, node in self._nodes.items() if (its := node.of_model(model)) is not None}
+        reports = reports_of(model, self._nodes)
         profile = next(iter(reports.values())).profile
         known = self._observed.get(model)
         if known is None or known.profile != profile:
             known = self._observed[model] = ObservedModel(profile, now)
+            self._metrics.add_model(model)
         for name, its in reports.items():
             if name not in self._silent and its.profile == profile:
-                known.observe(self._nodes[name], its)
+                done = known.observe(self._nodes[name], its)
+                self._metrics.arrived(model, profile.lengths, done.queries)
 
     def _write_tables(self, limits: dict[str, dict[str, tuple[int, ...]]] | None = None) -> None:
         """Write tables and lists of servers; a node that cannot be written now gets them in the next pass."""
         tables, servers = node_tables(self._nodes, limits), entrances(self._nodes)
-        self._agents.call(
+        answers = self._agents.call(
             {name: ("write_tables", its, servers) for name, its in tables.items() if self._answers(name)}, _REPORT_S
         )
+        self._tables |= {name: tables[name] for name, answer in answers.items() if not isinstance(answer, TidalError)}
+        self._outdated = frozenset(name for name, its in tables.items() if self._tables.get(name) != its)
 
     def _answers(self, name: str) -> bool:
         return name not in self._silent and self._nodes[name].state == "serves"
 
-    def _blocked(self, model: str, now: float) -> str | None:
-        """Return why nothing is decided about a model now; None if nothing prevents it."""
-        if self._silent:
-            return f"waiting for {', '.join(self._silent)}: {next(iter(self._silent.values()))}"
-        for name, node in self._nodes.items():
-            if node.state == "restarting":
-                return f"waiting for {name}: {node.reason}"
-        reports = {name: its for name, node in self._nodes.items() if (its := node.of_model(model)) is not None}
-        if not reports:
-            return "no node serves it"
-        for name, its in reports.items():
-            if its.problem is not None:
-                return f"{name}: {its.problem}"
-        if len({(its.version, its.profile) for its in reports.values()}) > 1:
-            versions = ", ".join(f"{name} serves {its.version}" for name, its in reports.items())
-            return f"the nodes serve different versions: {versions}"
-        if now < self._not_before.get(model, 0.0):
-            return self._waiting.get(model, "a change failed")
-        return None
-
     def _plan(self, model: str, now: float) -> None:
         """Finish interrupted changes, then decide and carry it out if there is something to decide."""
         assert self._plans is not None
-        reports = {name: its for name, node in self._nodes.items() if (its := node.of_model(model)) is not None}
+        reports = reports_of(model, self._nodes)
         unfinished = {name: its for name, its in reports.items() if its.unfinished}
         if unfinished:
-            self._allocate(model, {name: _by_length(its, its.instances) for name, its in unfinished.items()})
+            with self._metrics.change(model, 0):
+                self._allocate(model, {name: _by_length(its, its.instances) for name, its in unfinished.items()})
             return
         observed, last = self._observed[model], self._plans.get(model, {})
         nodes = {name: its.devices for name, its in reports.items()}
         draining = [name for name in sorted(reports) if self._nodes[name].draining]
-        changed = nodes != last.get("devices") or draining != last.get("draining") or last.get("state") != "done"
-        if not changed and now - observed.since < self._settings.period_s:
+        trigger = plan_trigger(last, nodes, draining, period_over=now - observed.since >= self._settings.period_s)
+        if trigger is None:
             return
-        plan = decide(observed, self._nodes, model, self._settings, now)
+        with self._metrics.planning(model, trigger):
+            plan = decide(observed, self._nodes, model, self._settings, now)
         record = {"at": datetime.now().astimezone().isoformat(timespec="milliseconds"), "state": "changing"}
-        record |= described(plan, observed, now)
+        record |= {"trigger": trigger, **described(plan, observed, now)}
         observed.restart(now)
         try:
             self._keep(model, record)
-            self._apply(model, plan)
+            if plan.moves:
+                with self._metrics.change(model, plan.moves):
+                    self._apply(model, plan)
             record["state"] = "done"
         except TidalError as error:
             record["state"] = f"failed: {error}"

@@ -16,6 +16,7 @@ from tidal.cluster import local_cluster, ray_node
 from tidal.cluster.connection import LOOPBACK, check_installed, check_reachable, connected
 from tidal.cluster.handles import CONTROLLER, NAMESPACE, RayAgents, agent_name
 from tidal.cluster.local_node import LocalNode, check_server
+from tidal.cluster.metrics_page import PageAddress
 from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import (
     HEAD,
@@ -45,6 +46,7 @@ class NodeOptions:
         server: Server that the user named; None: the only running one.
         devices: Devices to count instead of the server's; None: those of the server.
         tls: TLS of the connections to other nodes; None for connections without TLS.
+        metrics_port: Port of the agent's metrics, on `host`; 0 for a free one.
     """
 
     name: str
@@ -52,33 +54,45 @@ class NodeOptions:
     server: str | None = None
     devices: int | None = None
     tls: NodeTls | None = None
+    metrics_port: int = 0
 
 
-def start(host: str, port: int, settings: PlanSettings, *, secret: bool = True) -> ClusterRecord:
+def start(host: str, port: int, settings: PlanSettings, *, metrics_port: int = 0, secret: bool = True) -> ClusterRecord:
     """Start a head with the cluster's controller.
 
     Args:
         host: Address to listen on.
         port: Port that nodes join at; 0 for a free one.
         settings: Settings of the controller.
+        metrics_port: Port of the controller's metrics; 0 for a free one.
         secret: Whether processes need the cluster's secret.
 
     Raises:
-        Unavailable: A head runs on this machine already, the port is in use, or Ray does not start.
+        Unavailable: A head runs on this machine already, a port is in use, or Ray does not start.
+        InvalidArgument: The host is not an address of this machine, the ports are equal, or one is not permitted.
     """
     check_installed()
     check_absent(HEAD)
+    if port and port == metrics_port:
+        raise InvalidArgument(f"--metrics-port {port} is given twice: nodes and metrics need one port each")
     port = choose_port(host, port)
+    metrics = _metrics_address(host, metrics_port)
     token = ray_node.new_token() if secret else None
     address = f"{host}:{port}"
     started = ray_node.start_head(host, port, token)
     record = ClusterRecord(
-        name=HEAD, address=address, host=host, token=token, ray=started.started, folder=started.folder
+        name=HEAD,
+        address=address,
+        host=host,
+        token=token,
+        ray=started.started,
+        folder=started.folder,
+        metrics=metrics.text,
     )
     with _undone(record):
         ray_node.wait_for_head(started, address)
         with connected(address, host, token) as ray:
-            ray_node.start_controller(ray, started, settings)
+            ray_node.start_controller(ray, started, settings, metrics)
     return record
 
 
@@ -91,7 +105,8 @@ def join(address: str, token: Path | None, options: NodeOptions) -> ClusterRecor
         options: How the node joins.
 
     Raises:
-        Unavailable: No server runs, other nodes cannot reach it, or the head does not answer.
+        Unavailable: No server runs, other nodes cannot reach it, the port of the metrics is in use, or the head does
+            not answer.
         NotFound: The server serves no partitioned model.
         InvalidArgument: The name is not valid, or the server requires TLS and no CA is given.
     """
@@ -106,9 +121,10 @@ def join(address: str, token: Path | None, options: NodeOptions) -> ClusterRecor
     state = check_server(options.server).state
     _check_served_to_others(state, options)
     check_reachable(address)
-    started, record = _launch(address, options.host, options.name, token)
+    metrics = _metrics_address(options.host, options.metrics_port)
+    started, record = _launch(address, options.host, options.name, token, metrics)
     with _undone(record), connected(address, options.host, token) as ray:
-        _attach(ray, started, options)
+        _attach(ray, started, options, metrics)
     return record
 
 
@@ -136,12 +152,16 @@ def up(count: int, repository: Path, settings: PlanSettings, devices: int | None
         for name, cores in zip(names, shares, strict=True):
             servers.append(local_cluster.start_server(name, repository, base / name, cores))
         head = start(LOOPBACK, 0, settings)
-        report(f"head at {head.address}")
-        launched = [_launch(head.address, LOOPBACK, server.name, head.token, server) for server in servers]
+        report(f"head at {head.address}, metrics http://{head.metrics}/metrics")
+        pages = [_metrics_address(LOOPBACK, 0) for _ in servers]
+        launched = [
+            _launch(head.address, LOOPBACK, server.name, head.token, page, server)
+            for server, page in zip(servers, pages, strict=True)
+        ]
         with connected(head.address, LOOPBACK, head.token) as ray:
-            for server, (started, _) in zip(servers, launched, strict=True):
+            for server, (started, _), page in zip(servers, launched, pages, strict=True):
                 state = server.wait()
-                _attach(ray, started, NodeOptions(server.name, LOOPBACK, str(state.http_port), devices))
+                _attach(ray, started, NodeOptions(server.name, LOOPBACK, str(state.http_port), devices), page)
                 report(f"{server.name}: http://{state.http}, gRPC {state.grpc}, {server.folder / 'models'}")
             report(f"gateway: tidal gateway --servers-file {entrances_file(names[0])}")
     except BaseException:
@@ -179,8 +199,18 @@ def stop() -> list[str]:
     return [record.name for record in known]
 
 
+def _metrics_address(host: str, port: int) -> PageAddress:
+    """Choose the address of a page of metrics; a restarted actor has the same."""
+    return PageAddress(host, choose_port(host, port, "metrics"))
+
+
 def _launch(
-    address: str, host: str, name: str, token: Path | None, server: local_cluster.NodeServerProcess | None = None
+    address: str,
+    host: str,
+    name: str,
+    token: Path | None,
+    metrics: PageAddress,
+    server: local_cluster.NodeServerProcess | None = None,
 ) -> tuple[ray_node.RayProcess, ClusterRecord]:
     """Start Ray's processes of a node, and write its record."""
     variables = {} if server is None else {"XDG_RUNTIME_DIR": str(server.runtime)}
@@ -194,18 +224,19 @@ def _launch(
         folder=started.folder,
         serve=None if server is None else server.started,
         files=None if server is None else server.folder,
+        metrics=metrics.text,
     )
     write_record(record)
     return started, record
 
 
-def _attach(ray: Any, started: ray_node.RayProcess, options: NodeOptions) -> None:
+def _attach(ray: Any, started: ray_node.RayProcess, options: NodeOptions, metrics: PageAddress) -> None:
     """Start the agent of a node once its Ray has joined."""
     memory = memory_file(options.name)
     memory.unlink(missing_ok=True)  # a node that joins again does not drain
     node_id = ray_node.wait_for_node(ray, started)
     local = LocalNode(options.name, options.server, options.host, options.devices, options.tls)
-    ray_node.start_agent(ray, node_id, local, options.name, memory, entrances_file(options.name))
+    ray_node.start_agent(ray, node_id, local, options.name, memory, entrances_file(options.name), metrics)
 
 
 @contextmanager

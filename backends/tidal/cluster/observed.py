@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from tidal.arlo.scheduling import ClusterNode, ClusterPlan, RuntimeProfile, demand_by_runtime, plan_cluster
 from tidal.cluster.reports import ModelReport, NodeReport, since
@@ -13,6 +13,9 @@ from tidal.controller.counts import ModelCounts
 from tidal.controller.decisions import ModelProfile
 
 _LOAD_READINGS = 16
+
+#: What requires a plan: there is none, other devices or nodes, a drain, the last one failed, or the end of a period.
+Trigger = Literal["first", "devices", "draining", "repeat", "period"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +60,15 @@ class ObservedModel:
     readings: dict[str, tuple[tuple[int, int], ModelCounts]] = field(default_factory=dict)
     traffic: dict[str, ModelCounts] = field(default_factory=dict)
 
-    def observe(self, node: NodeReport, model: ModelReport) -> None:
-        """Add what a node has done since its last reading; its first one is only a reference."""
+    def observe(self, node: NodeReport, model: ModelReport) -> ModelCounts:
+        """Add and return what a node has done since its last reading; its first one is only a reference."""
         known = self.readings.get(node.node)
         self.readings[node.node] = node.identity, model.counts
-        if known is not None and known[0] == node.identity:
-            done = since(known[1], model.counts)
-            self.traffic[node.node] = self.traffic[node.node] + done if node.node in self.traffic else done
+        if known is None or known[0] != node.identity:
+            return ModelCounts.none(len(self.profile.lengths))
+        done = since(known[1], model.counts)
+        self.traffic[node.node] = self.traffic[node.node] + done if node.node in self.traffic else done
+        return done
 
     def restart(self, now: float) -> None:
         """Begin the next period."""
@@ -102,6 +107,28 @@ class RecentLoad:
         seconds, done = readings[-1][0] - readings[0][0], since(readings[0][2], readings[-1][2])
         busy = sum(done.busy_s) / seconds / max(1, sum(model.instances))
         return Load(sum(done.queries) / seconds, min(1.0, busy))
+
+
+def plan_trigger(
+    last: Mapping[str, Any], devices: Mapping[str, int], draining: Sequence[str], *, period_over: bool
+) -> Trigger | None:
+    """Return what requires a plan now; None if nothing does.
+
+    Args:
+        last: Last plan as `described` returns it, with its `state`; empty if there is none.
+        devices: Devices of each node.
+        draining: Nodes that drain, sorted.
+        period_over: Whether the observation time is over.
+    """
+    if not last:
+        return "first"
+    if devices != last.get("devices"):
+        return "devices"
+    if draining != last.get("draining"):
+        return "draining"
+    if last.get("state") != "done":
+        return "repeat"
+    return "period" if period_over else None
 
 
 def decide(
@@ -160,6 +187,7 @@ def described(plan: ClusterPlan, observed: ObservedModel, now: float) -> dict[st
         "predicted_mean_before_s": plan.mean_before_s,
         "predicted_mean_best_s": plan.mean_best_s,
         "shortfall": plan.shortfall,
+        "instances_short": plan.instances_short,
     }
 
 

@@ -20,6 +20,7 @@ from tidal.cluster.connection import LOOPBACK, environment
 from tidal.cluster.controller import POLL_S, ClusterController
 from tidal.cluster.handles import CONTROLLER, NAMESPACE, RayAgents, agent_name
 from tidal.cluster.local_node import LocalNode
+from tidal.cluster.metrics_page import PageAddress
 from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import StartedProcess, records_folder
 from tidal.errors import Unavailable
@@ -130,19 +131,28 @@ def wait_for_node(ray: Any, started: RayProcess) -> str:
     raise Unavailable(f"Ray's node did not join within {_START_S:g} s, see {started.folder}")
 
 
-def start_controller(ray: Any, started: RayProcess, settings: PlanSettings) -> None:
+def start_controller(ray: Any, started: RayProcess, settings: PlanSettings, metrics: PageAddress | None = None) -> None:
     """Start the cluster's controller on its head.
 
     Args:
         ray: The module `ray`, connected.
         started: Ray's processes of the head.
         settings: Settings of its decisions.
+        metrics: Address of its metrics; None: not served.
     """
     options = _pinned(ray, wait_for_node(ray, started), CONTROLLER)
-    ray.remote(ClusterController).options(**options).remote(RayAgents(), settings, poll_s=POLL_S)
+    ray.remote(ClusterController).options(**options).remote(RayAgents(), settings, metrics, poll_s=POLL_S)
 
 
-def start_agent(ray: Any, node_id: str, server: LocalNode, name: str, memory: Path, entrances: Path) -> None:
+def start_agent(
+    ray: Any,
+    node_id: str,
+    server: LocalNode,
+    name: str,
+    memory: Path,
+    entrances: Path,
+    metrics: PageAddress | None = None,
+) -> None:
     """Start the agent of a node, and wait for its first report.
 
     Args:
@@ -152,6 +162,7 @@ def start_agent(ray: Any, node_id: str, server: LocalNode, name: str, memory: Pa
         name: Name of the node.
         memory: File that the agent keeps over its restarts.
         entrances: File that it writes the cluster's servers to.
+        metrics: Address of the agent's metrics; None: not served.
 
     Raises:
         Unavailable: Another node has the name, or the agent does not answer.
@@ -160,8 +171,8 @@ def start_agent(ray: Any, node_id: str, server: LocalNode, name: str, memory: Pa
     until = time.monotonic() + _ANSWER_S
     while True:
         try:
-            pinned = ray.remote(NodeAgent).options(**_pinned(ray, node_id, agent_name(name)))
-            agent = pinned.remote(server, memory, entrances)
+            options = _pinned(ray, node_id, agent_name(name))
+            agent = ray.remote(NodeAgent).options(**options).remote(server, memory, entrances, metrics)
             break
         except ValueError:  # Ray removes the name of an ended actor some time later
             if time.monotonic() > until:

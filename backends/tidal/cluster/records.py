@@ -94,6 +94,7 @@ class ClusterRecord(BaseModel):
     folder: Path = Field(description="folder of Ray's temporary files and logs")
     serve: StartedProcess | None = Field(None, description="`tidal serve` that was started for the node")
     files: Path | None = Field(None, description="folder with the repository and the state of that server")
+    metrics: str = Field("", description="host:port of the metrics of its controller or agent")
 
 
 def records_folder() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -57,6 +58,7 @@ class NodeReport:
         tables: Nodes that the fronts of each model dispatch to.
         draining: Whether the node is being drained.
         pid: Process id of the agent.
+        metrics: `host:port` of the agent's metrics; empty if they are not served.
     """
 
     node: str
@@ -72,6 +74,7 @@ class NodeReport:
     tables: tuple[tuple[str, tuple[str, ...]], ...] = ()
     draining: bool = False
     pid: int = 0
+    metrics: str = ""
 
     def of_model(self, model: str) -> ModelReport | None:
         """Return the report of a model; None if it does not serve on the node."""
@@ -141,4 +144,41 @@ def without_server(known: NodeReport, report: NodeReport) -> NodeReport:
     """Return the report of a node whose server is being restarted: its models are those that it had before."""
     if report.state != "restarting" or known.state == "away":
         return report
-    return replace(known, state=report.state, reason=report.reason, draining=report.draining, pid=report.pid)
+    return replace(
+        known,
+        state=report.state,
+        reason=report.reason,
+        draining=report.draining,
+        pid=report.pid,
+        metrics=report.metrics,
+    )
+
+
+def why_blocked(model: str, nodes: Mapping[str, NodeReport], silent: Mapping[str, str]) -> str | None:
+    """Return why nothing can be decided about a model now; None if nothing prevents it.
+
+    Args:
+        model: Name of the model.
+        nodes: Last report of each node, by name.
+        silent: Nodes whose agents do not answer, with the reason.
+    """
+    if silent:
+        return f"waiting for {', '.join(silent)}: {next(iter(silent.values()))}"
+    for name, node in nodes.items():
+        if node.state == "restarting":
+            return f"waiting for {name}: {node.reason}"
+    reports = reports_of(model, nodes)
+    if not reports:
+        return "no node serves it"
+    for name, its in reports.items():
+        if its.problem is not None:
+            return f"{name}: {its.problem}"
+    if len({(its.version, its.profile) for its in reports.values()}) > 1:
+        versions = ", ".join(f"{name} serves {its.version}" for name, its in reports.items())
+        return f"the nodes serve different versions: {versions}"
+    return None
+
+
+def reports_of(model: str, nodes: Mapping[str, NodeReport]) -> dict[str, ModelReport]:
+    """Return the reports of a model, by the names of the nodes that serve it."""
+    return {name: its for name, node in nodes.items() if (its := node.of_model(model)) is not None}

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from tidal.cluster.observed import Load, RecentLoad
 from tidal.cluster.reports import ModelReport, NodeReport
 
 Drain = Literal["no", "moving", "drained"]
+NodeState = Literal["serves", "moving", "drained", "restarting", "away", "silent"]
 
 
-def summary(
-    nodes: dict[str, NodeReport],
-    silent: dict[str, str],
-    plans: dict[str, dict[str, Any]],
-    waiting: dict[str, str],
-    load: RecentLoad,
-    pid: int,
-) -> dict[str, Any]:
-    """Return the state of a cluster.
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """What the controller knows.
 
-    Args:
+    Attributes:
         nodes: Last report of each node, by name.
         silent: Nodes whose agents do not answer, with the reason.
         plans: Last plan of each model.
         waiting: What is waited for, by model; "" for all models.
+        reported_at: Time of the last report of each node, in seconds since 1970.
+        outdated: Nodes whose fronts dispatch by an old table of nodes.
+    """
+
+    nodes: dict[str, NodeReport]
+    silent: dict[str, str]
+    plans: dict[str, dict[str, Any]]
+    waiting: dict[str, str]
+    reported_at: dict[str, float]
+    outdated: frozenset[str]
+
+
+def summary(state: ClusterState, load: RecentLoad, pid: int, metrics: str) -> dict[str, Any]:
+    """Return the state of a cluster.
+
+    Args:
+        state: What the controller knows.
         load: Recent load of the nodes.
         pid: Process id of the controller.
+        metrics: `host:port` of its metrics; empty if they are not served.
     """
+    nodes, silent, plans = state.nodes, state.silent, state.plans
     rows: list[dict[str, Any]] = [
         {
             "node": name,
@@ -38,13 +53,26 @@ def summary(
             "cores": report.cores,
             "gpus": report.gpus,
             "agent": report.pid,
+            "metrics": report.metrics,
             "models": [_model(report, its, load.of(name, its)) for its in report.models],
             "other_models": list(report.others),
         }
         for name, report in sorted(nodes.items())
     ]
     rows += [{"node": name, "state": "silent", "reason": silent[name]} for name in sorted(silent.keys() - nodes.keys())]
-    return {"controller": {"pid": pid, "waiting": waiting}, "nodes": rows, "plans": plans}
+    controller = {"pid": pid, "metrics": metrics, "waiting": state.waiting}
+    return {"controller": controller, "nodes": rows, "plans": plans}
+
+
+def node_state(name: str, state: ClusterState) -> NodeState:
+    """Return the state of a node: that of its agent and server, and whether it drains if both answer."""
+    if name in state.silent:
+        return "silent"
+    report = state.nodes[name]
+    if report.state != "serves":
+        return report.state
+    drain = drain_state(name, state.nodes, state.plans)
+    return "serves" if drain == "no" else drain
 
 
 def drain_state(name: str, nodes: dict[str, NodeReport], plans: dict[str, dict[str, Any]]) -> Drain:

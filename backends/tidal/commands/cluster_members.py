@@ -31,6 +31,9 @@ Devices = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Cores or GPUs to count on a node.  [default: those of its server]"),
 ]
+MetricsPort = Annotated[
+    int, typer.Option(min=0, max=65535, metavar="PORT", help="Port of Prometheus metrics on --host, 0 for a free one.")
+]
 
 
 def start_head(
@@ -38,6 +41,7 @@ def start_head(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port that nodes join at, 0 for a free one.")] = _PORT,
     period: Period = 120.0,
     min_gain: MinGain = MIN_GAIN,
+    metrics_port: MetricsPort = 0,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept processes without the cluster's secret.")
     ] = False,
@@ -50,7 +54,7 @@ def start_head(
 
     ```
     tidal cluster start --host 10.0.0.1
-    tidal cluster start --host 10.0.0.1 --period 60
+    tidal cluster start --host 10.0.0.1 --period 60 --metrics-port 8005
     ```
 
     Exit codes: **0** it runs, **1** a head runs already, a port is in use, Ray is not installed or does not start,
@@ -60,12 +64,13 @@ def start_head(
     if not as_json:
         progress_note("starting the head")
     with one_sentence():
-        record = start(host, port, settings, secret=not insecure)
+        record = start(host, port, settings, metrics_port=metrics_port, secret=not insecure)
     if as_json:
         print_json(_facts(record))
         return
     secret = "" if record.token is None else f" --token-file {record.token}"
     typer.echo(f"head       {record.address}\nsecret     {record.token or 'none'}\nlogs       {record.folder}")
+    typer.echo(f"metrics    http://{record.metrics}/metrics")
     typer.echo(f"on a node  tidal cluster join {record.address}{secret}")
 
 
@@ -82,6 +87,7 @@ def join_cluster(
     ] = None,
     server: Server = None,
     devices: Devices = None,
+    metrics_port: MetricsPort = 0,
     ca: CaFile = None,
     certificate: CertificateFile = None,
     key: KeyFile = None,
@@ -115,7 +121,8 @@ def join_cluster(
     if token_file is not None and not token_file.is_file():
         fail(f"--token-file: {token_file} is not a file; expected the secret that tidal cluster start wrote", _USAGE)
     _check_server(server)
-    options = NodeOptions(name or socket.gethostname().partition(".")[0], host, server, devices, tls)
+    own = name or socket.gethostname().partition(".")[0]
+    options = NodeOptions(own, host, server, devices, tls, metrics_port)
     if not as_json:
         progress_note(f"joining as '{options.name}'")
     with one_sentence():
@@ -192,4 +199,5 @@ def _facts(record: ClusterRecord) -> dict[str, str | None]:
         "token_file": None if record.token is None else str(record.token),
         "logs": str(record.folder),
         "servers_file": None if record.name == HEAD else str(entrances_file(record.name)),
+        "metrics": record.metrics,
     }

@@ -117,6 +117,9 @@ def _notes(state: dict[str, Any]) -> list[str]:
         lines.append(f"last plan of {model}, {plan['at']}, {plan['state']}: {change}; {plan['reason']}")
         if plan["shortfall"]:
             lines.append(f"{model}: {plan['shortfall']}")
+    pages = [("controller", state["controller"]["metrics"])]
+    pages += [(node["node"], node.get("metrics", "")) for node in state["nodes"]]
+    lines.append("metrics: " + ", ".join(f"{name} {address or 'not served'}" for name, address in pages))
     return lines
 
 

@@ -16,6 +16,7 @@ from tidal.controller.decisions import ControllerSettings
 from tidal.controller.event_log import EventLog
 from tidal.controller.loop import Controller
 from tidal.controller.metrics import ControllerMetrics
+from tidal.controller.metrics_page import published
 from tidal.controller.server_finder import ServerFinder
 
 _USAGE = 2
@@ -91,7 +92,7 @@ def controller(
     if once:
         with one_sentence(NO_SERVER):
             find()
-    with one_sentence(), metrics.published(host, metrics_port) as port:
+    with one_sentence(), published(metrics.registry, host, metrics_port) as port:
         if port is not None:
             events.record("metrics", f"metrics are at http://{host}:{port}/metrics", address=f"{host}:{port}")
         controlling = Controller(find, settings, models or (), events, metrics, dry_run=dry_run)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tidal.controller.decisions import AllocationDecision, ModelProfile
-from tidal.errors import InvalidArgument, Unavailable
 
 _CHANGE_BUCKETS = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -56,36 +51,3 @@ class ControllerMetrics:
         """Record the current allocation."""
         for length, count in zip(profile.lengths, instances, strict=True):
             self.instances.labels(model, str(length)).set(count)
-
-    @contextmanager
-    def published(self, host: str, port: int | None) -> Iterator[int | None]:
-        """Serve the metrics on `/metrics` until the block ends, and yield the port.
-
-        Args:
-            host: IPv4 address to listen on.
-            port: Port; 0: a free port; None: serve nothing.
-
-        Raises:
-            Unavailable: The port is in use, or the address is not one of this machine.
-            InvalidArgument: This user may not use the port.
-        """
-        if port is None:
-            yield None
-            return
-        try:
-            server, thread = start_http_server(port, addr=host, registry=self.registry)
-        except PermissionError:
-            raise InvalidArgument(
-                f"--metrics-port {port} requires a privileged user: choose a port above 1023"
-            ) from None
-        except OSError as error:
-            reason = "is in use: choose another port, or 0 for a free one"
-            if error.errno != errno.EADDRINUSE:
-                reason = f"cannot be used on --host {host}: {error.strerror or error}"
-            raise Unavailable(f"--metrics-port {port} {reason}") from None
-        try:
-            yield int(server.server_port)
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()

@@ -73,8 +73,13 @@ def choose_endpoints(host: str, http: int, grpc: int, metrics: int) -> Endpoints
     return Endpoints(host, chosen["http"], chosen["grpc"], chosen["metrics"])
 
 
-def choose_port(host: str, port: int = 0) -> int:
-    """Check that a server can listen on the port of its option `--port`; 0 becomes a free one.
+def choose_port(host: str, port: int = 0, name: str = "") -> int:
+    """Check that a server can listen on a port; 0 becomes a free one.
+
+    Args:
+        host: IPv4 address or host name to listen on.
+        port: The port.
+        name: Endpoint of the option `--<name>-port`; empty for that of `--port`.
 
     Raises:
         Unavailable: The port is in use; the message names the process that uses it, where known.
@@ -82,8 +87,8 @@ def choose_port(host: str, port: int = 0) -> int:
     """
     host = _ipv4(host)
     if port:
-        _check(host, "", port)
-    return port or _free_port(host, set())
+        _check(host, name, port)
+    return port or _free_port(host, set(), name)
 
 
 def with_status(endpoints: Endpoints, host: str | None, port: int) -> Endpoints:
@@ -168,11 +173,11 @@ def _check(host: str, name: str, port: int) -> None:
         ) from None
 
 
-def _free_port(host: str, taken: set[int]) -> int:
+def _free_port(host: str, taken: set[int], name: str = "http") -> int:
     for port in random.sample(_FREE_PORTS, min(200, len(_FREE_PORTS))):
         if port not in taken and _claim(host, port):
             return port
-    _check(host, "http", _FREE_PORTS[0])
+    _check(host, name, _FREE_PORTS[0])
     raise Unavailable(f"no free port found in {_FREE_PORTS.start}-{_FREE_PORTS.stop - 1}")
 
 

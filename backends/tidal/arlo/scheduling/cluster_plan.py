@@ -48,6 +48,7 @@ class ClusterPlan:
         mean_before_s: Predicted mean latency with the present counts, in seconds; None if not predicted.
         mean_best_s: Predicted mean latency with the best counts, in seconds; None if not predicted.
         shortfall: Sentence about the devices that the SLO lacks; None if it lacks none.
+        instances_short: Additional instances that the SLO requires.
     """
 
     nodes: tuple[ClusterNode, ...]
@@ -58,6 +59,7 @@ class ClusterPlan:
     mean_before_s: float | None = None
     mean_best_s: float | None = None
     shortfall: str | None = None
+    instances_short: int = 0
 
     @property
     def moves(self) -> int:
@@ -135,6 +137,7 @@ def plan_cluster(
         mean_before_s=mean_before,
         mean_best_s=mean_best,
         shortfall=solution.shortfall if solution is not None else None,
+        instances_short=solution.gpus_short if solution is not None else 0,
     )
 
 
