@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from reliability.clusters import KEPT, LOST, ClusterUnderTest
@@ -86,16 +87,17 @@ def kill_tritonserver(running: ClusterUnderTest) -> Outcome:
 
 def pause_node(running: ClusterUnderTest) -> Outcome:
     """Stop all processes of a node for some seconds."""
-    paused = [each for each in running.commands.processes(LOST) if runs(each)]
+    # By group, so that all processes go on at the same time, as on a machine that was paused.
+    groups = {os.getpgid(each.pid) for each in running.commands.processes(LOST) if runs(each)}
     moment = time.monotonic()
     try:
-        for process in paused:
-            process.suspend()
+        for group in groups:
+            os.killpg(group, signal.SIGSTOP)
         time.sleep(PAUSE_S)
     finally:
-        for process in paused:
-            if process.is_running():
-                process.resume()
+        for group in groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGCONT)
     return moment, _waited(running.steady, "the node is not used again")
 
 
