@@ -23,6 +23,7 @@ from testing.pets import Base
 from testing.pets import build as build_pets
 from testing.sentence_models import make_embedding_model
 from testing.vision import Vision, publish_tiny
+from tidal.repository.names import runtime_model
 from tidal_builders.arlo.build import build_arlo
 from tidal_builders.arlo.spec import ArloSpec
 from tidal_builders.flover.build import build_flover
@@ -30,6 +31,8 @@ from tidal_builders.specs import load_spec, parse_spec
 from tidal_client import AsyncClient
 
 MAX_LENGTH = 64
+# The partitioned model.
+SPLIT = "split"
 # Profile of `split`, independent of this machine: milliseconds of a query by padded length.
 LATENCIES_MS = {16: 2.0, 32: 4.0, MAX_LENGTH: 8.0}
 ENGINE_LENGTH = 16
@@ -121,7 +124,7 @@ async def _write(client: AsyncClient, number: int) -> None:
 
 MODELS = (
     ServedModel(SMALL, "arlo", lambda client, n: client.classify(SMALL, text(n), outputs=["label"])),
-    ServedModel("split", "arlo", lambda client, n: client.classify("split", text(n, 8), outputs=["label"])),
+    ServedModel(SPLIT, "arlo", lambda client, n: client.classify(SPLIT, text(n, 8), outputs=["label"])),
     ServedModel("cascade", "tabi", lambda client, n: client.classify("cascade", text(n), outputs=["label"])),
     ServedModel("tasks", "pets", lambda client, n: client.classify("tasks", text(n), outputs=["label"], task=TASK)),
     ServedModel(
@@ -145,12 +148,8 @@ def build_all(folder: Path, *, heavy: bool) -> BuiltRepository:
     served = found.folder
     # Both levels are one model: their answers do not matter here.
     Cascades(folder / "levels").publish(served, "cascade", 0.6, models=(SMALL, SMALL))
-    source = found.base.source
-    _build(
-        source, served, "split", lengths=[*LATENCIES_MS], placement="partitioned", slo_ms=400, max_batch=1, contexts=3
-    )
-    _fix_profile(served / "split/1/manifest.json")
-    shutil.copytree(served / f"split_len{ENGINE_LENGTH}", served / "engine")
+    add_split(found)
+    shutil.copytree(served / runtime_model(SPLIT, ENGINE_LENGTH), served / "engine")
     _change(served / "engine/1/manifest.json", front=None)  # it is independent of its former front
     unpinned = 'parameters { key: "pin" value { string_value: "false" } }\n'
     (served / "engine/config.pbtxt").write_text('backend: "engine"\n' + unpinned)
@@ -179,6 +178,18 @@ def build_few(folder: Path) -> BuiltRepository:
     base.add(base.copy(served, "tasks"), "bitfit", 0)
     spec = _decoder(folder, served, write_decoder(folder / "writer"), "writer", 4)
     return BuiltRepository(served, tuple(model for model in MODELS if model.name in FEW), spec, base, None)
+
+
+def add_split(built: BuiltRepository) -> None:
+    """Add the partitioned model `split` of the tasks' base.
+
+    Args:
+        built: The built models.
+    """
+    lengths = [*LATENCIES_MS]
+    fields = {"placement": "partitioned", "lengths": lengths, "slo_ms": 400, "max_batch": 1, "contexts": len(lengths)}
+    _build(built.base.source, built.folder, SPLIT, **fields)
+    _fix_profile(built.folder / SPLIT / "1/manifest.json")
 
 
 def add_heavy(folder: Path, served: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from reliability.scenarios import (
     allocation,
     builds,
     cancellations,
+    cluster,
     gateway_disconnects,
     gateway_fuzz,
     gateway_kills,
@@ -28,7 +30,7 @@ from reliability.scenarios import (
 )
 from reliability.server_under_test import ServerUnderTest
 
-# `memory` first, on a fresh server; `killed_server` and `gateway_kills` last, because they need new servers.
+# `memory` first, on a fresh server; `killed_server`, `gateway_kills` and `cluster` last, because they need new servers.
 SCENARIOS: dict[str, Callable[[ServerUnderTest], list[Guarantee]]] = {
     "memory": memory.run,
     "publishing": publishing.run,
@@ -45,7 +47,10 @@ SCENARIOS: dict[str, Callable[[ServerUnderTest], list[Guarantee]]] = {
     "killed_stubs": killed_stubs.run,
     "killed_server": killed_server.run,
     "gateway_kills": gateway_kills.run,
+    "cluster": cluster.run,
 }
+#: Module that a scenario needs, and the extra that has it; without it the scenario is skipped.
+NEEDS = {"cluster": ("ray", "ray")}
 
 
 @contextmanager
@@ -79,10 +84,26 @@ def run(names: Sequence[str], *, quick: bool, report_progress: Callable[[str], N
         report_progress("building a tiny model for every backend")
         with server_under_test(Path(folder), names, quick=quick) as target:
             for name, scenario in SCENARIOS.items():
-                if name in names:
-                    report_progress(name)
-                    rows += scenario(target)
+                if name not in names:
+                    continue
+                if reason := missing(name):
+                    report_progress(f"{name} is skipped: {reason}")
+                    continue
+                report_progress(name)
+                rows += scenario(target)
             return [*rows, counted(target)]
+
+
+def missing(name: str) -> str:
+    """Return why a scenario cannot run here; empty if it can.
+
+    Args:
+        name: Name of the scenario.
+    """
+    module, extra = NEEDS.get(name, ("", ""))
+    if not module or importlib.util.find_spec(module) is not None:
+        return ""
+    return f"{module} is not installed: install the extra {extra}, pip install 'tidal[{extra}]'"
 
 
 def counted(target: ServerUnderTest) -> Guarantee:

@@ -72,7 +72,7 @@ class TestAgent:
         (started,) = of(found, "node_start_timestamp_seconds").values()
         assert started <= before
         assert of(found, "node_table_timestamp_seconds") == {"": started}
-        agent.write_tables({MODEL: {}})
+        agent.write_tables({MODEL: {}}, ())
         assert of(read(address), "node_table_timestamp_seconds")[""] >= before
 
 

@@ -7,16 +7,14 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from testing.clusters import LocalCluster, remote_instances, row, steady
 from testing.gateways import RunningGateway, running_gateway
-from testing.metrics import published
 from testing.serving import serving, tidal_in_process
 from testing.waiting import until
 from tests.arlo.support import Traffic
@@ -25,59 +23,12 @@ from tests.deploy.prometheus import PROMETHEUS, started
 from tests.deploy.queries import queries
 from tidal.repository.cluster_table import ClusterTable, RemoteNode, read_cluster_table, write_cluster_table
 from tidal.server.endpoints import choose_port
-from tidal.server.local_http import open_url
-from tidal.server.state import ServerState
 from tidal_client import Client
 
 pytestmark = [
     pytest.mark.server,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray"),
 ]
-
-
-class LocalCluster:
-    """The commands of a cluster whose processes and files belong to one folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "run").mkdir(mode=0o700, parents=True)
-        (folder / "tmp").mkdir()
-        self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder / "run"), "TMPDIR": str(folder / "tmp")}
-
-    def outcome(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return tidal_in_process("cluster", *words, environment=self.environment)
-
-    def run(self, *words: str) -> str:
-        outcome = self.outcome(*words)
-        assert outcome.returncode == 0, outcome.stderr
-        return str(outcome.stdout)
-
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.run("status", "--json"))
-        return found
-
-    def record(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "run" / "tidal" / "cluster" / f"{name}.json").read_text())
-        return found
-
-    def server(self, name: str) -> ServerState:
-        (path,) = (Path(self.record(name)["files"]) / "run" / "tidal").glob("*.json")
-        return ServerState.model_validate_json(path.read_bytes())
-
-    def processes(self, *names: str) -> list[psutil.Process]:
-        """Processes of the sessions that it started for the head or a node."""
-        sessions = set()
-        for name in names:
-            record = self.record(name)
-            sessions |= {each["pid"] for each in (record["ray"], record.get("serve")) if each}
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if os.getsid(process.pid) in sessions:
-                    found.append(process)
-            except OSError:
-                continue
-        return found
 
 
 def pages(state: dict[str, Any]) -> dict[str, Values]:
@@ -88,27 +39,6 @@ def pages(state: dict[str, Any]) -> dict[str, Values]:
 
 def addresses(state: dict[str, Any]) -> list[str]:
     return [state["controller"]["metrics"], *(each["metrics"] for each in state["nodes"])]
-
-
-def row(state: dict[str, Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(each for each in state["nodes"] if each["node"] == name)
-    return found
-
-
-def steady(state: dict[str, Any]) -> bool:
-    """Whether both nodes serve by a plan that is done, and dispatch to each other."""
-    plan = state["plans"].get("tiny", {})
-    rows = {each["node"]: each for each in state["nodes"]}
-    return plan.get("state") == "done" and all(
-        rows[name]["state"] == "serves" and [its["dispatches_to"] for its in rows[name]["models"]] == [[other]]
-        for name, other in (("n1", "n2"), ("n2", "n1"))
-    )
-
-
-def remote(server: ServerState) -> float:
-    """Instances of other nodes that a server's front uses."""
-    with open_url(f"http://{server.metrics}/metrics", 10) as response:
-        return published(str(response.read().decode()), "tidal_arlo_remote_instances", model="tiny")
 
 
 def health(gateway: RunningGateway) -> tuple[int, int]:
@@ -145,10 +75,10 @@ def start_of(page: Values, what: str) -> float:
 
 @pytest.fixture(scope="module")
 def cluster(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    running = LocalCluster(tmp_path_factory.mktemp("cluster"))
+    running = LocalCluster(tmp_path_factory.mktemp("cluster") / "all", tidal_in_process)
     try:
         running.run("up", "--local", "2", str(partitioned), "--devices", "3")
-        assert until(lambda: steady(running.status()), 60)
+        assert until(lambda: steady(running.status(), "tiny"), 60)
         yield running
     finally:
         running.run("stop")
@@ -188,7 +118,7 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
             counts = [load.answered for load in loads]
             return until(lambda: all(load.answered > n + more for load, n in zip(loads, counts, strict=True)))
 
-        assert until(lambda: [remote(each) for each in servers.values()] == [3, 3])
+        assert until(lambda: [remote_instances(each, "tiny") for each in servers.values()] == [3, 3])
         assert answered(50)
         assert until(lambda: gateway.ready() and health(gateway) == (2, 2))
         assert {classified(gateway) for _ in range(4)} == {200}
@@ -202,7 +132,7 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
         os.kill(before["controller"]["pid"], signal.SIGKILL)
         assert answered(20)
         assert until(lambda: cluster.status()["controller"]["pid"] != before["controller"]["pid"])
-        assert until(lambda: steady(cluster.status()))
+        assert until(lambda: steady(cluster.status(), "tiny"))
         after = cluster.status()
         assert after["plans"] == before["plans"]
         assert [each["models"][0]["instances"] for each in after["nodes"]] == [
@@ -220,7 +150,9 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
         agent = row(after, "n2")["agent"]
         os.kill(agent, signal.SIGKILL)
         assert answered(20)
-        assert until(lambda: row(cluster.status(), "n2").get("agent") not in (None, agent) and steady(cluster.status()))
+        assert until(
+            lambda: row(cluster.status(), "n2").get("agent") not in (None, agent) and steady(cluster.status(), "tiny")
+        )
 
         state = cluster.status()
         assert addresses(state) == addresses(before)
@@ -236,23 +168,19 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
         assert of(pages(state)["n2"], "node_changes_total", model="tiny") == {"done": 1, "failed": 0}
         assert f"metrics: controller {addresses(state)[0]}, n1 " in cluster.run("status")
         # Its own clients are still served, also by instances of the other node, which uses none of it any more.
-        assert until(lambda: [remote(each) for each in servers.values()] == [0, 3])
+        assert until(lambda: [remote_instances(each, "tiny") for each in servers.values()] == [0, 3])
         assert answered(50)
         assert until(lambda: health(gateway) == (1, 1))  # the node that drains is no entrance any more
         assert classified(gateway) == 200
         assert "queries_per_s" in row(cluster.status(), "n1")["models"][0]
     assert [load.failures for load in loads] == [[], []]
 
-    processes = cluster.processes("head", "n1", "n2")
-    assert len(processes) > 8
-    cluster.run("stop")
-    assert [process for process in processes if process.is_running() and process.status() != psutil.STATUS_ZOMBIE] == []
-    assert list((cluster.folder / "tmp").glob("tidal-*")) == []
-    assert not list((cluster.folder / "run" / "tidal" / "cluster").glob("*.json"))
+    assert len(cluster.processes("head", "n1", "n2")) > 8
+    assert cluster.stop() == []
 
 
 def test_a_server_that_joined_goes_on_when_the_cluster_ends(partitioned: Path, tmp_path: Path) -> None:
-    one = LocalCluster(tmp_path / "cluster")
+    one = LocalCluster(tmp_path / "cluster", tidal_in_process)
     repository = shutil.copytree(partitioned, tmp_path / "models")
     with serving(repository, tmp_path / "cluster" / "run", "--exit-timeout", "1") as served:
         refused = one.outcome("join", "127.0.0.1:1", "--name", "one")
@@ -282,7 +210,7 @@ def test_a_server_that_joined_goes_on_when_the_cluster_ends(partitioned: Path, t
             last = one.outcome("drain", "one")
             assert (last.returncode, "node 'one' is the last one that does not drain" in last.stderr) == (1, True)
             # All of its Ray is killed: it joins again at once, under the same name.
-            for process in one.processes("one"):
+            for process in one.ray_processes("one"):
                 process.kill()
             lost = one.outcome("status", "--json")
             assert (lost.returncode, json.loads(lost.stdout)["nodes"][0]["node"]) == (0, "one")

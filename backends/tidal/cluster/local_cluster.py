@@ -105,12 +105,19 @@ def start_server(name: str, repository: Path, folder: Path, cores: set[int] | No
     """
     folder.mkdir(mode=0o700, parents=True)
     (folder / "run").mkdir(mode=0o700)
+    (folder / "tmp").mkdir()
     copy_repository(repository, folder / "models")
     ports = [part for kind in ("http", "grpc", "metrics") for part in (f"--{kind}-port", "0")]
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "tidal_client.main", "serve", str(folder / "models"), *ports],
-            env={**os.environ, "XDG_RUNTIME_DIR": str(folder / "run"), "XDG_STATE_HOME": str(folder / "log")},
+            env={
+                **os.environ,
+                "XDG_RUNTIME_DIR": str(folder / "run"),
+                "XDG_STATE_HOME": str(folder / "log"),
+                # In the node's folder, which is removed also if the server and its guardian are killed.
+                "TMPDIR": str(folder / "tmp"),
+            },
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -12,6 +12,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidal.errors import TidalError, Unavailable
+from tidal.server.cleanup import clean_up
 from tidal.server.state import state_folder
 from tidal_client.local_servers import is_alive, process_started
 
@@ -141,12 +142,17 @@ def end_record(record: ClusterRecord) -> None:
     """End the processes of a record, its server first so that it answers what it accepted, and remove its files."""
     if record.serve is not None:
         record.serve.end(60.0)
+        if process_started(record.serve.pid) is None or is_alive(record.serve.pid, record.serve.started):
+            # What is left where the guardian of the server was killed too. Another process may have the id by now.
+            clean_up(f"tidal_{record.serve.pid}_")
     record.ray.end()
     for folder in filter(None, (record.folder, record.files)):
         shutil.rmtree(folder, ignore_errors=True)
     if record.name != HEAD:
         memory_file(record.name).unlink(missing_ok=True)
         entrances_file(record.name).unlink(missing_ok=True)
+    elif record.token is not None:
+        record.token.unlink(missing_ok=True)
     (records_folder() / f"{record.name}.json").unlink(missing_ok=True)
 
 
