@@ -14,6 +14,7 @@ from tidal_client.errors import (
     InvalidArgument,
     RequestError,
     Unavailable,
+    is_not_loaded,
 )
 from tidal_client.retrying import pause_s
 
@@ -143,7 +144,7 @@ class Balance:
             # A server that answered nothing in all that time hangs; the request of one that did is a long one.
             if self._answers[sent.address] == sent.answers:
                 self._leave_out((sent.address, None), sent)
-        elif isinstance(error, Unavailable) and not _BUSY.search(str(error)):
+        elif is_not_loaded(error) or (isinstance(error, Unavailable) and not _BUSY.search(str(error))):
             self._answers[sent.address] += 1
             restored = self._restore((sent.address, None), sent)
             self._leave_out((sent.address, sent.model), sent)

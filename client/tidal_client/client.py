@@ -35,9 +35,9 @@ class Client(RowMethods, ChatCalls):
 
     With several servers, a call goes to the one with the fewest outstanding calls of this client, in turn among equal
     ones. A server that cannot be reached, or whose model is being reloaded, is left out for 0.2 s, doubled with each
-    further failure up to 5 s; then one call tries it. A call that ends in `ConnectionFailed` is sent to the others at
-    once, also without `retries`, but only once more after a connection that broke in the middle. A stream that has
-    begun stays where it is.
+    further failure up to 5 s; then one call tries it. A call that ends in `ConnectionFailed`, or for which a server has
+    not loaded the model, is sent to the others at once, also without `retries`, but only once more after a connection
+    that broke in the middle. A stream that has begun stays where it is.
 
     A blocking call cannot be cancelled from another thread. Limit it with `timeout_s` (over gRPC the request is then
     cancelled on the server too), or use `AsyncClient`.

@@ -106,6 +106,9 @@ _RESTARTING = re.compile(
     r"(Stub process( '[^']*')? is not healthy|Request for unknown model: '[^']*' has no available versions)"
 )
 
+# Triton's message (NOT_FOUND) for a model that it has not loaded: it may be starting, and another server may have it.
+_NOT_LOADED = re.compile(_WHERE + r"Request for unknown model: '[^']*' is not found")
+
 # Triton's message, over both protocols, for `infer` on a model that may send several responses.
 _DECOUPLED = re.compile(r"doesn't support models with decoupled transaction policy")
 _DECOUPLED_HELP = "this model streams its responses: use Client.generate or `tidal generate` instead of infer"
@@ -118,6 +121,11 @@ _CODES: dict[str, type[RequestError]] = {
 # Triton's own messages about requests that do not reach the model.
 _NO_MODEL = re.compile(r"unknown model|is not found|is not ready", re.IGNORECASE)
 _BROKEN = re.compile(r"Failed to process", re.IGNORECASE)
+
+
+def is_not_loaded(error: RequestError) -> bool:
+    """Whether a server answered that it has not loaded the model; another server of a client may have."""
+    return isinstance(error, NotFound) and _NOT_LOADED.match(str(error)) is not None
 
 
 def from_coded(message: str) -> RequestError | None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from tidal_client.codec import InferRequest
-from tidal_client.errors import ConnectionFailed, InvalidArgument, RequestError, Unavailable
+from tidal_client.errors import ConnectionFailed, InvalidArgument, RequestError, Unavailable, is_not_loaded
 
 #: Retries of `tidal load --retry`: their pauses, 11 to 21 s in total, exceed the restart time of a model's process.
 LOAD_RETRIES: Final = 8
@@ -62,7 +62,8 @@ class Attempts:
     Attributes:
         moves: Number of attempts at other addresses of the client that may begin without a pause. Those after a
             `ConnectionFailed` are no retries: after each address that was not reached, and once after a connection
-            that broke, when the server may have begun the request.
+            that broke, when the server may have begun the request. Nor are those after a server that has not loaded
+            the model.
     """
 
     # Few calls change them, and every call creates an object.
@@ -108,9 +109,9 @@ class Attempts:
 
         Raises:
             RequestError: The given error, if there is no further attempt: it is not `RETRYABLE`, no retries are left,
-                or the pause would exceed the timeout or the deadline.
+                or the pause would exceed the timeout or the deadline. A model that is not loaded is not waited for.
         """
-        if not isinstance(error, RETRYABLE):
+        if not isinstance(error, RETRYABLE) and not (self.moves and is_not_loaded(error)):
             raise error
         limit_s = self._timeout_s if self._latency_ms is None else min(self._timeout_s, self._latency_ms / 1000)
         if self.moves and self._elapsed_s() < limit_s and self._may_move(error):
@@ -126,6 +127,8 @@ class Attempts:
 
     def _may_move(self, error: RequestError) -> bool:
         """Whether another address may be tried at once; counts a retry if it is one."""
+        if is_not_loaded(error):
+            return True
         if isinstance(error, ConnectionFailed) and not (error.reached and self._broken):
             self._broken |= error.reached
             return True

@@ -1,8 +1,8 @@
 """`python -m tests.client.stub_server NAME HTTP_PORT GRPC_PORT ROWS LOG`: a cheap server with Triton's protocols.
 
 Its answers have its name as `label`. The text of a request's first row may be `hold NAME`, which that server logs and
-never answers, or in a stream not after the first part; `reload NAME` or `busy NAME`, which that server refuses; and
-`hold` for all servers. It ends when its input is closed.
+never answers, or in a stream not after the first part; `reload NAME`, `busy NAME` or `missing NAME`, which that server
+refuses; and `hold` for all servers. It ends when its input is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceServicer, add_GRPCInferenceServiceServicer_to_server
 
-REFUSALS = {"reload": "Stub process 'm_0_0' is not healthy.", "busy": "the model's queue is full"}
+MISSING = "Request for unknown model: 'm' is not found"
+REFUSALS = {"reload": "Stub process 'm_0_0' is not healthy.", "busy": "the model's queue is full", "missing": MISSING}
 STREAMED = 3
 
 
@@ -62,7 +63,8 @@ class Grpc(GRPCInferenceServiceServicer):  # type: ignore[misc]
     def ModelInfer(self, request: Any, context: Any) -> Any:
         refusal = self._stub.refusal(_text(request))
         if refusal is not None:
-            context.abort(grpc.StatusCode.UNAVAILABLE, refusal)
+            missing = refusal == MISSING
+            context.abort(grpc.StatusCode.NOT_FOUND if missing else grpc.StatusCode.UNAVAILABLE, refusal)
         return self._answer("label", request.inputs[0].shape)
 
     def ModelStreamInfer(self, requests: Iterator[Any], _context: Any) -> Iterator[Any]:
@@ -70,7 +72,9 @@ class Grpc(GRPCInferenceServiceServicer):  # type: ignore[misc]
             text = _text(request)
             refusal = self._stub.refusal(text)
             if refusal is not None:
-                yield messages.ModelStreamInferResponse(error_message=f"[UNAVAILABLE] {refusal}")
+                yield messages.ModelStreamInferResponse(
+                    error_message=refusal if refusal == MISSING else f"[UNAVAILABLE] {refusal}"
+                )
                 return
             for number in range(STREAMED):
                 if number:
@@ -121,12 +125,15 @@ class Http(BaseHTTPRequestHandler):
         size = int.from_bytes(body[start : start + 4], "little")
         refusal = self.stub.refusal(body[start + 4 : start + 4 + size].decode())
         output = {"name": "label", "datatype": "BYTES", "shape": [rows, 1], "data": [self.stub.name] * rows}
-        self._send(*((200, {"outputs": [output]}) if refusal is None else (503, {"error": refusal})))
+        if refusal is None:
+            self._send(200, {"outputs": [output]})
+        else:
+            self._refuse(refusal)
 
     def _stream(self, text: str) -> None:
         refusal = self.stub.refusal(text)
         if refusal is not None:
-            self._send(503, {"error": refusal})
+            self._refuse(refusal)
             return
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
@@ -137,6 +144,9 @@ class Http(BaseHTTPRequestHandler):
             event = f"data: {json.dumps({'text_output': self.stub.name})}\n\n".encode()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
         self.wfile.write(b"0\r\n\r\n")
+
+    def _refuse(self, refusal: str) -> None:
+        self._send(404 if refusal == MISSING else 503, {"error": refusal})
 
     def _send(self, status: int, content: object) -> None:
         body = json.dumps(content).encode()

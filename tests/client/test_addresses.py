@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from testing.waiting import until
 from tests.client.stub_server import STREAMED
 from tidal.server.endpoints import choose_endpoints
-from tidal_client import AsyncClient, Client, ConnectionFailed, InvalidArgument, Unavailable
+from tidal_client import AsyncClient, Client, ConnectionFailed, InvalidArgument, NotFound, Unavailable
 from tidal_client.load import RequestVariant, Schedule, prompt_inputs, run_generations, run_load, summarise, text_inputs
 from tidal_client.main import build_app
 from tidal_client.transports.grpc import GrpcTransport
@@ -275,6 +275,18 @@ def test_a_refused_call_is_retried_at_the_other_server(pair: Pair, connect: Call
     with pytest.raises(Unavailable):
         calls.name(command)
     assert sum(line.endswith(f"seen {command}") for line in pair.lines()) == 2
+
+
+def test_a_model_that_one_server_has_not_loaded_is_called_at_the_other(
+    pair: Pair, connect: Callable[..., Calls]
+) -> None:
+    calls = connect()
+    assert [calls.name("missing a") for _ in range(4)] == ["b"] * 4
+    assert "a seen missing a" in pair.lines()
+    assert list(calls.parts("missing b")) == ["a"] * STREAMED
+    with pytest.raises(NotFound):
+        calls.name("missing")
+    assert sum(line.endswith("seen missing") for line in pair.lines()) == 2
 
 
 def test_without_retries_a_refusal_is_raised(pair: Pair, connect: Callable[..., Calls]) -> None:

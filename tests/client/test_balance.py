@@ -167,6 +167,15 @@ def test_a_model_is_left_out_alone() -> None:
     assert not found.is_out(0, "m")
 
 
+def test_a_model_that_is_not_loaded_is_left_out_alone() -> None:
+    found, _ = balance(2)
+    fail(found, found.choose("m"), NotFound("Request for unknown model: 'm' is not found"))
+    assert found.is_out(0, "m")
+    assert not found.is_out(0, "other")
+    fail(found, found.send(1, "m"), NotFound("there is no task 'x'"))
+    assert not found.is_out(1, "m")
+
+
 def test_a_server_that_refuses_a_model_can_be_reached() -> None:
     found, clock = balance(2)
     fail(found, found.choose("m"), ConnectionFailed("x"))

@@ -127,6 +127,22 @@ def test_a_stream_is_retried_until_its_first_item(clock: Clock) -> None:
     assert len(clock.pauses) == 1
 
 
+def test_a_model_that_one_server_has_not_loaded_is_asked_for_at_the_others(clock: Clock) -> None:
+    missing = NotFound("[request id: 7] Request for unknown model: 'm' is not found")
+    tries = Attempts(0, 60, clock=clock)  # these are no retries
+    tries.moves = 2
+    assert [tries.pause_s(missing), tries.pause_s(missing)] == [0.0, 0.0]
+    with pytest.raises(NotFound):  # at none of them
+        tries.pause_s(missing)
+    lone = Attempts(5, 60, clock=clock)
+    with pytest.raises(NotFound):
+        lone.pause_s(missing)
+    other = Attempts(5, 60, clock=clock)
+    other.moves = 2
+    with pytest.raises(NotFound):  # an answer of a model
+        other.pause_s(NotFound("there is no task 'x'"))
+
+
 def failed(*, reached: bool) -> ConnectionFailed:
     error = ConnectionFailed("x")
     error.reached = reached
