@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -21,10 +20,10 @@ from tidal.repository.allocation import read_allocation
 from tidal.repository.cluster_table import ClusterTable, NodeTls, RemoteNode, read_cluster_table, write_cluster_table
 from tidal.server.allocate import LiveFront, allocate, partitioned_model, wanted_now
 from tidal.server.change_lock import exclusive_change
+from tidal.server.endpoints import listens
 from tidal.server.gauges import read_metrics
 from tidal.server.state import ServerState, running_servers
 
-_CONNECT_S = 0.5
 _ENGINE_TIME = "nv_inference_compute_infer_duration_us"
 
 
@@ -176,21 +175,13 @@ def entrance_of(state: ServerState, host: str) -> str:
     if state.grpc_tls:  # gateways connect without TLS
         return ""
     grpc = f"{host}:{_port(state.grpc)}"
-    if state.status is None or not _listens(host, _port(state.status)):
+    if state.status is None or not listens(f"{host}:{_port(state.status)}"):
         return grpc
     return f"{grpc},status={host}:{_port(state.status)}"
 
 
 def _port(address: str) -> str:
     return address.rpartition(":")[2]
-
-
-def _listens(host: str, port: str) -> bool:
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def _table_nodes(front: ServedFront) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from tidal.errors import InvalidArgument, Unavailable
 _FREE_PORTS = range(20_000, 32_000)
 _claims: list[socket.socket] = []
 _EVERY_NETWORK = "0.0.0.0"
+_CONNECT_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,16 @@ class Endpoints:
     def status_address(self) -> str:
         """`host:port` of the status endpoint for a client on this machine."""
         return _from_here(self.status_host, self.status)
+
+
+def listens(address: str) -> bool:
+    """Return whether something accepts connections at a `host:port` of this machine."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def choose_endpoints(host: str, http: int, grpc: int, metrics: int) -> Endpoints:

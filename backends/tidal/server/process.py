@@ -18,6 +18,7 @@ from tidal.errors import Internal
 from tidal.repository.allocation import ALLOCATION_VARIABLE
 from tidal.server.cleanup import clean_up
 from tidal.server.control import ModelState
+from tidal.server.endpoints import listens
 from tidal.server.exit_watch import ExitWatch
 from tidal.server.launch import Launch
 from tidal.server.protection import raise_stack_limit
@@ -76,7 +77,7 @@ class ServerProcess:
         return self._process.poll()
 
     def wait_live(self, stop: threading.Event, meanwhile: Callable[[], None] = lambda: None) -> bool:
-        """Wait until the server answers, which it does after it tried to load every model.
+        """Wait until the server answers, which it does after it tried to load every model, and has opened all ports.
 
         Args:
             stop: Event that ends the wait.
@@ -88,10 +89,12 @@ class ServerProcess:
         Raises:
             Internal: The server ended; the message has the last error line of its log.
         """
+        endpoints = self.launch.endpoints
         while not stop.wait(0.1):
             if self.exit_status() is not None:
                 raise Internal(f"tritonserver ended while starting ({self.ending()}): {self._last_error()}")
-            live = self.control.live()
+            # The port of metrics is opened last: what read them at once was refused.
+            live = self.control.live() and listens(endpoints.address(endpoints.metrics))
             meanwhile()
             if live:
                 return True
