@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 import signal
 import subprocess
@@ -25,6 +26,8 @@ from tidal.server.protection import raise_stack_limit
 
 # Time beyond its own exit timeout after which the server is killed.
 KILL_AFTER_S = 5.0
+# Longest wait for metrics after the server answers.
+_METRICS_S = 5.0
 # Between two checks whether a server that is shutting down is idle.
 _POLL_S = 0.25
 _PR_SET_PDEATHSIG = 1
@@ -89,15 +92,18 @@ class ServerProcess:
         Raises:
             Internal: The server ended; the message has the last error line of its log.
         """
-        endpoints = self.launch.endpoints
+        endpoints, live_since = self.launch.endpoints, math.inf
         while not stop.wait(0.1):
             if self.exit_status() is not None:
                 raise Internal(f"tritonserver ended while starting ({self.ending()}): {self._last_error()}")
-            # The port of metrics is opened last: what read them at once was refused.
-            live = self.control.live() and listens(endpoints.address(endpoints.metrics))
+            live = self.control.live()
             meanwhile()
             if live:
-                return True
+                # The port of metrics is opened last: what read them at once was refused.
+                live_since = min(live_since, time.monotonic())
+                late = time.monotonic() - live_since > _METRICS_S  # the server may have none
+                if late or listens(endpoints.address(endpoints.metrics)):
+                    return True
         return False
 
     def failed_models(self) -> list[ModelState]:
