@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from reliability.load import OK
 from reliability.models import text
+from testing.loop_thread import LoopThread
 from testing.waiting import until
 from tidal_client import AsyncClient, Client, RequestError
 
@@ -77,16 +77,14 @@ class ClusterLoad:
         both = [[f"grpc://{each}" for each in grpc], [f"http://{each}" for each in http]]
         self._clients = [*((urls, _RETRIES) for urls in both), (both[0][:1], 0)]
         self._right, self._name = right, name
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="cluster-load")
+        self._thread = LoopThread("cluster-load", self._run)
 
     def __enter__(self) -> ClusterLoad:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
+        self._thread.end()
 
     @property
     def failures(self) -> list[str]:
@@ -113,7 +111,7 @@ class ClusterLoad:
 
     async def _send(self, client: AsyncClient, model: str, name: str, *, one_entrance: bool) -> None:
         number = 0
-        while not self._done.is_set():
+        while not self._thread.done.is_set():
             numbers = range(number, number + _TOGETHER)
             await asyncio.gather(*(self._one(client, model, n, f"{name}-{n}", one_entrance) for n in numbers))
             number += _TOGETHER

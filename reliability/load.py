@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from reliability.models import ServedModel
+from testing.loop_thread import LoopThread
 from testing.waiting import until
 from tidal_client import AsyncClient, RequestError
 
@@ -55,8 +55,7 @@ class BackgroundLoad:
         self.sent: list[EndedRequest] = []
         self._urls = (f"grpc://{grpc}", f"http://{http}")
         self._models, self._timeout_s, self._pause_s = tuple(models), timeout_s, pause_s
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="reliability-load")
+        self._thread = LoopThread("reliability-load", self._run)
 
     def __enter__(self) -> BackgroundLoad:
         self._thread.start()
@@ -67,8 +66,7 @@ class BackgroundLoad:
 
     def end(self) -> None:
         """Stop sending, and wait for the requests in flight."""
-        self._done.set()
-        self._thread.join()
+        self._thread.end()
 
     def wait_for(self, requests: int, seconds: float = 120.0) -> bool:
         """Wait until a number of further requests have ended; return whether they did in time.
@@ -112,7 +110,7 @@ class BackgroundLoad:
                 await client.close()
 
     async def _send(self, client: AsyncClient, model: ServedModel, number: int) -> None:
-        while not self._done.is_set():
+        while not self._thread.done.is_set():
             number += 1
             self.sent.append(await send(client, model, number))
             await asyncio.sleep(self._pause_s)

@@ -6,13 +6,13 @@ import asyncio
 import json
 import random
 import re
-import threading
 import time
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.gateway.http_load import Connection, Request
+from testing.loop_thread import LoopThread
 from testing.serving import Served
 
 _SHOWN = 300
@@ -48,16 +48,14 @@ class SteadyLoad:
     def __init__(self, requests: Sequence[Request], *, clients: int = 4, pause_s: float = 0.02) -> None:
         self.sent: list[Sent] = []
         self._requests, self._clients, self._pause_s = requests, clients, pause_s
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="steady-load")
+        self._thread = LoopThread("steady-load", self._run)
 
     def __enter__(self) -> SteadyLoad:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
+        self._thread.end()
 
     @property
     def failures(self) -> list[str]:
@@ -75,7 +73,7 @@ class SteadyLoad:
 
     async def _client(self, request: Request) -> None:
         content, connection = request.encoded(), None
-        while not self._done.is_set():
+        while not self._thread.done.is_set():
             began = time.monotonic()
             try:
                 connection = connection or await Connection.open(request.address)

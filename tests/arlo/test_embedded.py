@@ -226,8 +226,13 @@ def test_an_engine_that_fails_ends_its_calls_alone(
     assert not failures
 
 
+@pytest.mark.parametrize("wait", [False, True])
 def test_a_failed_policy_fails_the_outer_model(
-    models: EmbeddedModels[int], ended: Ended, failures: list[BaseException], monkeypatch: pytest.MonkeyPatch
+    models: EmbeddedModels[int],
+    ended: Ended,
+    failures: list[BaseException],
+    monkeypatch: pytest.MonkeyPatch,
+    wait: bool,
 ) -> None:
     def broken(self: PolymorphicPolicy, now: float) -> ArloBatch | None:
         if not len(self):
@@ -235,11 +240,11 @@ def test_a_failed_policy_fails_the_outer_model(
         raise ValueError("broken")
 
     monkeypatch.setattr(PolymorphicPolicy, "next_batch", broken)
-    models.submit("tiny", 1, [make(0, 4), make(1, 4)])
+    models.submit("tiny", 1, [make(0, 4), make(1, 4)], wait=wait)
     assert {str(error_of(call)) for call in ended.wait(2)} == {"the model failed: ValueError: broken"}
     assert until(lambda: bool(failures))
     assert {str(failure) for failure in failures} == {"broken"}
-    models.submit("tiny", 1, [make(2, 4)])
+    models.submit("tiny", 1, [make(2, 4)], wait=wait)
     assert str(error_of(ended.wait(3)[-1])) == "the model is being unloaded; send the request again"
 
 
