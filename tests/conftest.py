@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     marks = _MARKS.search(collection_path.read_text(encoding="utf-8"))
     return True if marks is not None and any(f"mark.{each}" in marks[0] for each in omitted) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Let one worker collect alone first: it compiles all modules with their assertions, which the others then read."""
+    with open(__file__, encoding="utf-8") as file:
+        if hasattr(session.config, "workerinput"):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                fcntl.flock(file, fcntl.LOCK_SH)
+        return (yield)
 
 
 def pytest_collection_finish() -> None:

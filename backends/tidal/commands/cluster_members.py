@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from tidal.arlo.scheduling import MIN_GAIN
 from tidal.cluster.membership import NodeOptions, join, start, stop, up
 from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import HEAD, ClusterRecord, entrances_file, records
+from tidal.commands.cluster_file import PORT, HeadFile, NodeFile, NodeName, own_name
 from tidal.commands.cluster_nodes import CaFile, CertificateFile, KeyFile, node_tls
 from tidal.commands.connecting import NO_SERVER, AsJson, Server
 from tidal.commands.output import fail, one_sentence, print_json, progress_note
@@ -19,7 +19,6 @@ from tidal.controller.decisions import ControllerSettings
 from tidal.errors import NotFound
 
 _USAGE = 2
-_PORT = 6379
 
 Period = Annotated[
     float, typer.Option(metavar="SECONDS", help="Time between two decisions about the lengths of queries.")
@@ -38,13 +37,14 @@ MetricsPort = Annotated[
 
 def start_head(
     host: Annotated[str, typer.Option(help="Address of this machine for nodes.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port that nodes join at, 0 for a free one.")] = _PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port that nodes join at, 0 for a free one.")] = PORT,
     period: Period = 120.0,
     min_gain: MinGain = MIN_GAIN,
     metrics_port: MetricsPort = 0,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept processes without the cluster's secret.")
     ] = False,
+    config: HeadFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Start the head of a cluster: Ray, and the controller of all nodes. It returns when they run.
@@ -55,6 +55,7 @@ def start_head(
     ```
     tidal cluster start --host 10.0.0.1
     tidal cluster start --host 10.0.0.1 --period 60 --metrics-port 8005
+    tidal cluster start --config cluster.yaml
     ```
 
     Exit codes: **0** it runs, **1** a head runs already, a port is in use, Ray is not installed or does not start,
@@ -76,7 +77,7 @@ def start_head(
 
 def join_cluster(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address of the head.")],
-    name: Annotated[str | None, typer.Option(help="Name of the node.", show_default="name of this machine")] = None,
+    name: NodeName = None,
     host: Annotated[
         str | None,
         typer.Option(help="Address of this machine for other nodes.", show_default="127.0.0.1 for a head there"),
@@ -91,6 +92,7 @@ def join_cluster(
     ca: CaFile = None,
     certificate: CertificateFile = None,
     key: KeyFile = None,
+    config: NodeFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Let this machine's running `tidal serve` join a cluster as a node. It returns when the node's agent runs.
@@ -101,6 +103,7 @@ def join_cluster(
 
     ```
     tidal cluster join 10.0.0.1:6379 --host 10.0.0.2 --token-file cluster.token
+    tidal cluster join --config cluster.yaml --name b
     ```
 
     Exit codes: **0** it joined, **1** the head does not answer or refuses the secret, other nodes cannot reach the
@@ -109,7 +112,7 @@ def join_cluster(
     """
     head, separator, port = address.rpartition(":")
     if not (separator and port.isdigit()):
-        fail(f"'{address}' is not an address; expected HOST:PORT, such as 10.0.0.1:{_PORT}", _USAGE)
+        fail(f"'{address}' is not an address; expected HOST:PORT, such as 10.0.0.1:{PORT}", _USAGE)
     with one_sentence(_USAGE):
         tls = node_tls(ca, certificate, key)
     if host is None:
@@ -121,7 +124,7 @@ def join_cluster(
     if token_file is not None and not token_file.is_file():
         fail(f"--token-file: {token_file} is not a file; expected the secret that tidal cluster start wrote", _USAGE)
     _check_server(server)
-    own = name or socket.gethostname().partition(".")[0]
+    own = name or own_name()
     options = NodeOptions(own, host, server, devices, tls, metrics_port)
     if not as_json:
         progress_note(f"joining as '{options.name}'")
