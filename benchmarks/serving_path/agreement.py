@@ -16,6 +16,8 @@ from tidal.manifest import MANIFEST_FILE
 from tidal.server.child import RunningServer
 from tidal_client import AsyncClient, Classification
 
+_SIZES = "tidal_arlo_batch_size_queries"
+
 
 def write_mixing_model(repository: Path, name: str, version_dir: Path) -> None:
     """Add a copy of a version with a profile in which a batch takes as long as one query.
@@ -62,7 +64,8 @@ def measure(
     before, few_before = metric(server, family, model) or (0.0, 0.0), series(server, f"{family}_bucket", model, le="7")
     ran_before = _queries_run(server, model)
     answers = asyncio.run(_ask(server.grpc, model, texts))
-    until(lambda: _queries_run(server, model) - ran_before >= rows)  # busy models publish metrics every 5 s
+    # Busy models publish metrics every 5 s, one family after another.
+    until(lambda: _queries_run(server, model) - ran_before >= rows and _published(server, model, family))
     after, few_after = metric(server, family, model) or (0.0, 0.0), series(server, f"{family}_bucket", model, le="7")
     torch.set_num_threads(1)  # torch's threads spin while they wait, which is slow beside other load
     reference = AutoModelForSequenceClassification.from_pretrained(source).eval()
@@ -83,7 +86,13 @@ def measure(
 
 
 def _queries_run(server: RunningServer, model: str) -> float:
-    return (metric(server, "tidal_arlo_batch_size_queries", model) or (0.0, 0.0))[0]
+    return (metric(server, _SIZES, model) or (0.0, 0.0))[0]
+
+
+def _published(server: RunningServer, model: str, family: str) -> bool:
+    """Whether a family counts as many batches as that of their sizes."""
+    sizes, found = (metric(server, name, model) for name in (_SIZES, family))
+    return sizes is not None and found is not None and sizes[1] == found[1]
 
 
 async def _ask(url: str, model: str, texts: list[str]) -> list[Classification]:
