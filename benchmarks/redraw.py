@@ -31,7 +31,6 @@ from benchmarks.tabi import plot as tabi
 Draw = Callable[[Mapping[str, Any], Path], None]
 #: What draws the figure of each result, by its path without ending; results of other processors are in folders.
 FIGURES: dict[str, Draw] = {
-    "serving_path": serving_path.save,
     "arlo": arlo.save,
     "arlo_cluster": arlo_cluster.plot,
     "batcher": batcher.plot,
@@ -49,6 +48,7 @@ FIGURES: dict[str, Draw] = {
     "amd-epyc-avx2/gateway": gateway.plot,
     "intel-xeon-amx/cluster": cluster.plot,
     "intel-xeon-amx/request_path": request_path.save,
+    "intel-xeon-amx/serving_path": serving_path.save,
 }
 
 

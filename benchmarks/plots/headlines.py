@@ -205,7 +205,7 @@ def _flover(measured: Mapping[str, Any]) -> Headline:
 
 #: Name of each picture, the benchmark whose results it shows, and what it takes from them.
 HEADLINES: dict[str, tuple[str, Callable[[Mapping[str, Any]], Headline]]] = {
-    "serving": ("serving_path", _serving),
+    "serving": ("intel-xeon-amx/serving_path", _serving),
     "arlo": ("arlo", _arlo),
     "tabi": ("tabi", _tabi),
     "pets": ("pets", _pets),
