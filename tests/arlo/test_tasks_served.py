@@ -36,17 +36,16 @@ SPECS: dict[str, dict[str, Any]] = {
     "embed_torch": {
         "engine": "torch",
         "placement": "partitioned",
+        "pooling": "lasttoken",
         "slo_ms": 5000,
         "max_batch": 2,
         **ONE_RUNTIME,
     },
-    "embed_prompts": {"prompts": {"task": "show "}, "default_prompt": "task", "similarity": "cosine", **ONE_RUNTIME},
-    "embed_max": {"pooling": "max", **ONE_RUNTIME},
-    "embed_last": {"pooling": "lasttoken", **ONE_RUNTIME},
+    "embed_prompts": {"pooling": "max", "prompts": {"task": "show "}, "default_prompt": "task", "similarity": "cosine"}
+    | ONE_RUNTIME,
     "labels": {},
     "labels_parts": {"placement": "partitioned", "slo_ms": 5000, "max_batch": 2, **ONE_RUNTIME},
     "number": {},
-    "number_torch": {"engine": "torch", **ONE_RUNTIME},
     "pairs": {"placement": "partitioned", "slo_ms": 5000},
     "pairs_whole": {},
     "pairs_torch": {"engine": "torch", **ONE_RUNTIME},
@@ -145,12 +144,13 @@ def settings_of(server: RunningServer, model: str) -> Any:
 
 
 class TestEmbedding:
-    @pytest.mark.parametrize("model", ["embed", "embed_torch", "embed_max", "embed_last"])
+    @pytest.mark.parametrize("model", ["embed", "embed_torch", "embed_prompts"])
     def test_vectors_equal_the_source_models_also_in_padded_batches(
         self, client: Client, sources: dict[str, SourceModel], model: str
     ) -> None:
         pooling = SPECS[model].get("pooling", "mean")
-        wanted = np.stack([sources[model].embed(text, pooling) for text in TEXTS])
+        prompt = "show " if model == "embed_prompts" else ""
+        wanted = np.stack([sources[model].embed(prompt + text, pooling) for text in TEXTS])
         got = client.infer(model, rows_of(*TEXTS), outputs=["embedding"])
         assert set(got) == {"embedding"}
         assert (got["embedding"] * wanted).sum(1).min() > 0.99999
@@ -176,7 +176,7 @@ class TestEmbedding:
         text, source = "the weather in the city", sources["embed"]
         for options in ({}, {"prompt": "task"}):
             got = client.infer("embed_prompts", rows_of(text), outputs=["embedding"], **options)["embedding"][0]
-            np.testing.assert_allclose(got, source.embed("show " + text), atol=1e-4)
+            np.testing.assert_allclose(got, source.embed("show " + text, "max"), atol=1e-4)
         with pytest.raises(InvalidArgument, match="unknown prompt 'query' in request option 'prompt': accepted: task"):
             client.infer("embed_prompts", rows_of(text), prompt="query")
         found = settings_of(server, "embed_prompts")
@@ -233,10 +233,9 @@ class TestScores:
         with pytest.raises(InvalidArgument, match="text_pair is missing; this model scores pairs"):
             client.infer(model, rows_of(query))
 
-    @pytest.mark.parametrize("model", ["number", "number_torch"])
-    def test_regression(self, client: Client, sources: dict[str, SourceModel], model: str) -> None:
-        got = client.infer(model, rows_of(*TEXTS))
-        wanted = np.stack([sources[model].run(text) for text in TEXTS])
+    def test_regression(self, client: Client, sources: dict[str, SourceModel]) -> None:
+        got = client.infer("number", rows_of(*TEXTS))
+        wanted = np.stack([sources["number"].run(text) for text in TEXTS])
         np.testing.assert_allclose(got["score"], wanted, atol=1e-3)
         np.testing.assert_allclose(got["logits"], wanted, atol=1e-3)
 

@@ -188,7 +188,7 @@ class TestEntities:
 
 
 class TestQuestions:
-    @pytest.mark.parametrize("model", ["qa", "qa_parts", "qa_torch"])
+    @pytest.mark.parametrize("model", ["qa", "qa_parts"])
     def test_best_answers(self, client: Client, sources: Sources, model: str) -> None:
         pairs = list(zip(make_texts(12, seed=4, longest=4), make_texts(12, seed=5, longest=10), strict=True))
         pairs = [pair for pair in pairs if sum(map(len, pair)) < 100]
@@ -202,7 +202,7 @@ class TestQuestions:
             assert got["answer"][row, 0].decode() == context[best.start : best.end] == best.text
             assert (got["start"][row, 0], got["end"][row, 0]) == (best.start, best.end)
 
-    @pytest.mark.parametrize("model", ["qa", "qa_parts", "qa_torch"])
+    @pytest.mark.parametrize("model", ["qa", "qa_parts"])
     def test_a_long_context_is_read_in_windows_or_truncated(self, client: Client, sources: Sources, model: str) -> None:
         question, context = "who books a flight ?", " ".join(make_texts(16, seed=6))
         got = questions_of(client, model, [(question, context)], top_k=5)

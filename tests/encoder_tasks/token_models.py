@@ -14,7 +14,7 @@ def build_token_models(repository: Path, sources: Sources) -> None:
     """Build a model for each task that is about tokens, and embedding models that read windows.
 
     `ner_windows`, `qa`, `vectors` and `unit_vectors` (normalised) read long texts in windows, and `qa_cut` truncates
-    them. `qa_unsure` has questions without an answer, and answers of up to 3 tokens. `ner_torch`, `qa_torch` and
+    them. `qa_unsure` has questions without an answer, and answers of up to 3 tokens. `ner_torch`, `qa_parts` and
     `fill_parts` are on the engine torch. `ner_parts`, `qa_parts` and `fill_parts` have partitioned placement.
     """
     lengths = {"lengths": [16, MAX_LENGTH], "max_batch": 8}
@@ -35,11 +35,10 @@ def build_token_models(repository: Path, sources: Sources) -> None:
     stride = {"truncate": "stride", "stride": STRIDE}
     build_classifier(repository, sources.holes, name="ner_parts", lengths=[16, MAX_LENGTH], **stride, **parts)
     one = {**parts, "lengths": [MAX_LENGTH]}  # each runtime is a process, and takes a second to start
-    build_classifier(repository, sources.questions, name="qa_parts", **stride, **one)
     # Torch takes longer to export a model and to start.
+    build_classifier(repository, sources.questions, name="qa_parts", engine="torch", **stride, **one)
     torch_engine = {"engine": "torch", "lengths": [MAX_LENGTH], **stride}
     build_classifier(repository, sources.tokens, name="ner_torch", **torch_engine)
-    build_classifier(repository, sources.questions, name="qa_torch", **torch_engine)
     unsure = {"impossible_answers": True, "max_answer_tokens": 3}
     build_classifier(repository, sources.questions, name="qa_unsure", lengths=[MAX_LENGTH], **stride, **unsure)
     build_classifier(repository, sources.masks, name="fill_parts", task="fill-mask", engine="torch", **attention, **one)
