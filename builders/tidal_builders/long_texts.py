@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from tidal.encoder_tasks.cutting import open_cutter
+
 
 class LongTextOptions(BaseModel):
     """What a model of encoders does with long texts."""
@@ -21,3 +23,17 @@ class LongTextOptions(BaseModel):
         description="truncate: stride: tokens that consecutive windows have in common; default: 0 for embeddings, else "
         "128 or half of the limit if that is less",
     )
+
+
+def check_long_texts(options: LongTextOptions, task: str, max_length: int) -> None:
+    """Check that a model for a task can treat long texts as its spec says.
+
+    Args:
+        options: Fields of the spec.
+        task: Name of the task.
+        max_length: Longest input in tokens.
+
+    Raises:
+        InvalidArgument: The task has no windows, or `stride` does not fit `truncate` and the longest input.
+    """
+    open_cutter(task, max_length, options.truncate, options.stride)

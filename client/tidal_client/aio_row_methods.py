@@ -70,10 +70,10 @@ class AsyncRowMethods:
         return calls.embeddings(await self._run_rows(call), dtype)
 
     async def sparse_embed(
-        self, model: str, texts: Sequence[str], *, prompt: str | None = None, **options: Unpack[CallOptions]
+        self, model: str, texts: Sequence[str], **options: Unpack[CallOptions]
     ) -> list[SparseEmbedding]:
         """Return the sparse embeddings of texts, for models of the SPLADE form; see `Client.sparse_embed`."""
-        return await self._run_rows(calls.sparse_call(model, texts, prompt, options))
+        return await self._run_rows(calls.sparse_call(model, texts, options))
 
     async def rerank(
         self,

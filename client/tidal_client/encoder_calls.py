@@ -155,11 +155,8 @@ def masks_call(model: str, text: str, options: Mapping[str, object]) -> RowCall[
     return _call(model, [text], None, ["predictions"], options, read_predictions)
 
 
-def sparse_call(
-    model: str, texts: Sequence[str], prompt: str | None, options: Mapping[str, object]
-) -> RowCall[SparseEmbedding]:
+def sparse_call(model: str, texts: Sequence[str], options: Mapping[str, object]) -> RowCall[SparseEmbedding]:
     """Return the call of `Client.sparse_embed`; its rows are sparse embeddings."""
-    options = {**options, "prompt": prompt}
     return _call(model, texts, None, ["indices", "weights"], options, read_sparse)
 
 

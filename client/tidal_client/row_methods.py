@@ -100,11 +100,9 @@ class RowMethods:
         call = calls.embed_call(model, texts, dtype, prompt, options)
         return calls.embeddings(self._run_rows(call), dtype)
 
-    def sparse_embed(
-        self, model: str, texts: Sequence[str], *, prompt: str | None = None, **options: Unpack[CallOptions]
-    ) -> list[SparseEmbedding]:
+    def sparse_embed(self, model: str, texts: Sequence[str], **options: Unpack[CallOptions]) -> list[SparseEmbedding]:
         """Return the sparse embeddings of texts, for models of the SPLADE form; see `embed` for the arguments."""
-        return self._run_rows(calls.sparse_call(model, texts, prompt, options))
+        return self._run_rows(calls.sparse_call(model, texts, options))
 
     def rerank(
         self,

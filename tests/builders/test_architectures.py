@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,13 @@ def test_an_engine_equals_the_source_model(tmp_path: Path, architecture: str, en
     (tmp_path / "engine").mkdir()
     got, wanted = run_padded(source, engine, tmp_path / "engine")
     np.testing.assert_allclose(got, np.stack(wanted), atol=1e-4, rtol=1e-4)
+
+
+def test_the_page_names_them() -> None:
+    text = (Path(__file__).parents[2] / "docs/reference/supported-models.md").read_text(encoding="utf-8")
+    table = text.partition("## Architectures")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+)`", "".join(rows))) == sorted([*ARCHITECTURES, *DECODERS])
 
 
 #: Decoders that embed: their classes and the fields of their configs.

@@ -39,8 +39,8 @@ def test_what_is_cut(task: str, truncate: Any, stride: int | None, expected: Cut
     [
         ("classification", "stride", None, "'truncate' is 'stride', and the task classification has no windows"),
         ("fill-mask", "stride", None, "the task fill-mask has no windows; accepted are true and false"),
-        ("embedding", False, 3, "parameter 'stride' is 3; it requires truncate: stride"),
-        ("embedding", "stride", 33, "parameter 'stride' is 33; accepted are 0 to 32 tokens, half of the model's"),
+        ("embedding", False, 3, "'stride' is 3; it requires truncate: stride"),
+        ("embedding", "stride", 33, "'stride' is 33; accepted are 0 to 32 tokens, half of the model's"),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(task: str, truncate: Any, stride: int | None, message: str) -> None:

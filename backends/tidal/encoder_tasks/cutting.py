@@ -85,7 +85,7 @@ def open_cutter(task: str, max_length: int, truncate: Truncation, stride: int | 
     check_stride(max_length, truncate, stride)
     if truncate == "stride" and task_entry(task).windows is None:
         raise InvalidArgument(
-            f"parameter 'truncate' is 'stride', and the task {task} has no windows; accepted are true and false"
+            f"'truncate' is 'stride', and the task {task} has no windows; accepted are true and false"
         )
     return task_cutter(task, max_length, truncate, stride)
 
@@ -104,10 +104,10 @@ def check_stride(max_length: int, truncate: Truncation, stride: int | None) -> N
     if stride is None:
         return
     if truncate != "stride":
-        raise InvalidArgument(f"parameter 'stride' is {stride}; it requires truncate: stride, which is not set")
+        raise InvalidArgument(f"'stride' is {stride}; it requires truncate: stride, which is not set")
     if stride > max_length // 2:
         raise InvalidArgument(
-            f"parameter 'stride' is {stride}; accepted are 0 to {max_length // 2} tokens, half of the model's "
+            f"'stride' is {stride}; accepted are 0 to {max_length // 2} tokens, half of the model's "
             "longest input"
         )
 

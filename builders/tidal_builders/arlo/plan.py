@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
+from tidal.encoder_tasks.entries import TASKS
 from tidal.engines import choose_device, engine_entry
 from tidal.errors import InvalidArgument
 from tidal.repository.entries import ModelEntry
@@ -17,6 +19,7 @@ from tidal_builders.encoder_tasks.detect import choose_task
 from tidal_builders.encoder_tasks.entries import BUILD_TASKS
 from tidal_builders.encoder_tasks.sentence_files import served_prompts
 from tidal_builders.fingerprint import code_hash, source_folder
+from tidal_builders.long_texts import check_long_texts
 from tidal_builders.planning import BuildPlan, compare, ingredients, text_file, text_ingredient
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy")
@@ -53,12 +56,13 @@ def plan_arlo(spec: ArloSpec, repository: Path, base: Path) -> ArloPlan:
 
     Raises:
         InvalidArgument: The source model or a file of texts does not exist, the task is not served or not clear, a
-            field is for another task, or the default prompt is unknown.
+            field is for another task, the default prompt is unknown, or the task cannot treat long texts as the spec
+            says.
         Unsupported: The engine's library is not installed, or this machine has no GPU.
     """
     source = source_folder(spec.model, spec.revision, base)
     task = choose_task(source, spec.task, spec.kind)
-    _check_prompts(spec, task, source)
+    _check_fields(spec, task, source)
     samples = text_file("samples", spec.samples, base)
     like = spec.lengths_like
     lengths_like = text_file("lengths_like", like, base) if isinstance(like, Path) else None
@@ -84,15 +88,28 @@ def plan_arlo(spec: ArloSpec, repository: Path, base: Path) -> ArloPlan:
     )
 
 
-def _check_prompts(spec: ArloSpec, task: str, source: Path) -> None:
-    """Check the fields of the spec that are for embeddings alone."""
-    for name in ("prompts", "default_prompt", "similarity"):
-        if task != "embedding" and getattr(spec, name) is not None:
+# Fields that only some tasks use: the models of the others would be as without them.
+_EMBEDDING = ("pooling", "normalize", "prompts", "default_prompt", "similarity")
+_ANSWERS = ("max_answer_tokens", "impossible_answers")
+_FIELD_TASKS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_EMBEDDING, ("embedding",)),
+    **dict.fromkeys(_ANSWERS, ("question-answering",)),
+    "labels": tuple(name for name, task in TASKS.items() if task.labelled),
+}
+
+
+def _check_fields(spec: ArloSpec, task: str, source: Path) -> None:
+    """Refuse fields of the spec that are for other tasks, and a default prompt that the model does not have."""
+    for name, tasks in _FIELD_TASKS.items():
+        given = name in spec.model_fields_set and getattr(spec, name) is not None
+        if given and task not in tasks:
             raise InvalidArgument(
-                f"field '{name}' is for task embedding, and this model is built for {task}; remove it"
+                f"field '{name}' is for task {' or '.join(tasks)}, and this model is built for {task}; remove it"
             )
     if spec.default_prompt is not None:
         served_prompts(source, spec.prompts, spec.default_prompt)
+    # Without lengths in the spec, the longest input is known when the source model has been read.
+    check_long_texts(spec, task, sys.maxsize if spec.lengths == "auto" else spec.lengths[-1])
 
 
 def arlo_ingredients(

@@ -35,6 +35,7 @@ from tidal_builders.arlo.verify import Comparison, Outputs, Verified, compare_wi
 from tidal_builders.arlo.workers import default_workers, one_per_thread
 from tidal_builders.encoder_tasks.entries import BUILD_TASKS
 from tidal_builders.encoder_tasks.prepared import PrepareOptions
+from tidal_builders.long_texts import check_long_texts
 from tidal_builders.runner import StageProgress
 from tidal_builders.samples import Row, longest, pad
 from tidal_builders.workspace import Workspace
@@ -79,7 +80,9 @@ class ArloStages:
             max_answer_tokens=spec.max_answer_tokens,
             impossible_answers=spec.impossible_answers,
         )
-        return load_source(self.plan.source, self.plan.task, options)
+        found = load_source(self.plan.source, self.plan.task, options)
+        check_long_texts(spec, self.plan.task, found.max_length)
+        return found
 
     @cached_property
     def measure(self) -> Measure:
