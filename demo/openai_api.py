@@ -18,7 +18,7 @@ class Call:
     Attributes:
         path: Path of the API.
         model: Model, or model/task.
-        answer: What was answered, for people.
+        answer: Answer as text for people.
         tokens: Tokens that the answer counts.
         ms: Milliseconds until the whole answer had arrived.
     """

@@ -31,7 +31,7 @@ class Failure:
     """A failure of one part of a cluster.
 
     Attributes:
-        what: What happens.
+        what: Event, as a phrase.
         loses: Whether the entrance of one node is lost or stops for a while.
         happen: Makes it happen; returns when it did, `time.monotonic()` seconds, and what went wrong until it is over.
     """

@@ -33,7 +33,7 @@ class ServerUnderTest:
         repository: Built models to serve.
         folder: Folder of the servers' state and logs.
         quick: Whether fewer requests and changes suffice.
-        counted: By model and load, the answers that clients received and those that the server counted.
+        counted: Answers that clients received and that the server counted, by model and load.
     """
 
     repository: BuiltRepository

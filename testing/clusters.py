@@ -116,7 +116,7 @@ def row(state: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the row of a node; empty if the cluster does not know it.
 
     Args:
-        state: What `tidal cluster status --json` prints.
+        state: Document that `tidal cluster status --json` prints.
         name: Name of the node.
     """
     return next((each for each in state["nodes"] if each["node"] == name), {})
@@ -126,7 +126,7 @@ def steady(state: dict[str, Any], model: str) -> bool:
     """Whether both of two nodes serve a model by a plan that is done, and dispatch to each other.
 
     Args:
-        state: What `tidal cluster status --json` prints.
+        state: Document that `tidal cluster status --json` prints.
         model: Name of the partitioned model.
     """
     pairs = [(row(state, name), other) for name, other in (("n1", "n2"), ("n2", "n1"))]

@@ -129,7 +129,7 @@ def find_compiler(purpose: str, *, version: int = 9) -> str:
     """Path of g++.
 
     Args:
-        purpose: What needs the compiler, as a clause of the error.
+        purpose: Part that needs the compiler, as a clause of the error.
         version: Oldest version that compiles it.
 
     Raises:

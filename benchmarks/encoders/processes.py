@@ -49,7 +49,7 @@ def running(
     """Run a peer's program until the block ends.
 
     Args:
-        program: How it is started.
+        program: Program and arguments.
         settings: Its settings as JSON.
         folder: Folder for its output.
         environment: Further environment variables.

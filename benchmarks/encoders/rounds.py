@@ -49,7 +49,7 @@ class EncoderRounds:
 
         Args:
             task: Task of the cases.
-            cases: What to measure.
+            cases: Cases to measure.
         """
         if all(self._done(case, at) for case in cases for at in range(self.rounds)):
             return

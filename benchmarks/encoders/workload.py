@@ -32,8 +32,8 @@ class Traffic:
     """Kind of the requests.
 
     Attributes:
-        task: What is requested.
-        lengths: Where the lengths of texts and documents are from.
+        task: Task of the requests.
+        lengths: Source of the lengths of texts and documents.
         rows: Number of texts of a request, or of documents of a query.
     """
 

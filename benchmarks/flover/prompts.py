@@ -24,7 +24,7 @@ from benchmarks.report import Claim, Report, progress
 from testing.decoders import byte_tokenizer
 from testing.requests import FakeRequest
 from tidal.flover.architectures import form_of
-from tidal.flover.engine.engine import Engine
+from tidal.flover.engine.engine import FloverEngine
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.engine.speculation import Speculation
 from tidal.flover.generation import Generation
@@ -64,7 +64,7 @@ class TimedEngine:
         self, runner: FloverRunner, costs: PassCosts, *, reuse: bool, speculation: Speculation | None = None
     ) -> None:
         scheduler: FloverScheduler[Generation] = FloverScheduler(runner.slots, costs, prefill_share=1.0)
-        self._engine = Engine(
+        self._engine = FloverEngine(
             scheduler, SharedRunner(runner), Responder(1.0), FloverMetrics(Metrics("flover")),
             logging.getLogger(__name__), shuffle=True, reuse_prefixes=reuse, speculation=speculation,
         )  # fmt: skip
@@ -103,7 +103,7 @@ def gaps_beside(engine: TimedEngine, prompt: Sequence[int], tokens: int) -> tupl
     """Return a stream's gaps before a prompt arrives, those until its first token, and the time to that token.
 
     Args:
-        engine: Engine without generations.
+        engine: FloverEngine without generations.
         prompt: Token ids of the prompt.
         tokens: Number of tokens of the stream, which ends with the prompt's first token.
     """

@@ -52,7 +52,7 @@ class Case:
     """Prompts of one kind, and how their texts are generated.
 
     Attributes:
-        name: What the texts are.
+        name: Kind of the texts.
         prompts: Token ids of as many prompts as the largest number of streams.
         tokens: Number of tokens to generate of each.
         params: Settings of sampling, with the number of a prompt as seed if they have one.

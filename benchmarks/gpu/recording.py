@@ -112,7 +112,7 @@ def durations_ms(call: Callable[[], object], device: torch.device, *, seconds: f
     """Return durations of calls in milliseconds, each with all its work on the device, after three that warm up.
 
     Args:
-        call: What is measured.
+        call: Function to measure.
         device: Device that it runs on.
         seconds: Time to measure for, at least.
         least: Number of calls, at least.

@@ -28,10 +28,10 @@ class StepResult:
     """The end of one step.
 
     Attributes:
-        status: How it ended.
+        status: Outcome of the step.
         seconds: Its duration.
         reason: Why it was skipped or how it failed; empty if it is done.
-        measured: What it recorded, also until it failed or its time was over.
+        measured: Recorded values, also of a step that failed or ran out of time.
         claims: Figures by name of the claim.
         tables: Tables to print.
     """

@@ -14,7 +14,7 @@ class Step:
 
     Attributes:
         name: Name of the step, and of its module in this package.
-        title: What it measures.
+        title: Subject of the measurement.
         limit_s: Longest duration in seconds on a GPU.
         requires: Modules that must be importable; the step is skipped otherwise.
     """

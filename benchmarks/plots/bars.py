@@ -17,10 +17,10 @@ class Bars:
     """One panel.
 
     Attributes:
-        title: What is compared, and which direction is better.
+        title: Title of the figure, with the better direction.
         unit: Unit of the values.
         groups: Names of the cases, from left to right.
-        systems: For each system and case, the values of the rounds.
+        systems: Values of the rounds, by system and case.
         log: Whether the axis is logarithmic.
     """
 
@@ -45,8 +45,8 @@ def save(
     """Draw panels side by side.
 
     Args:
-        panels: What to draw, from left to right.
-        title: What the figure shows.
+        panels: Panels to draw, from left to right.
+        title: Title of the figure.
         machine: Machine of the measurement.
         file: PNG or SVG to write.
         tidal: Names under which Tidal itself appears.

@@ -23,7 +23,7 @@ class Headline:
     """Bars of a picture.
 
     Attributes:
-        title: What is seen.
+        title: Title of the picture.
         unit: Unit of the values, and which direction is better.
         groups: Name of each case, from top to bottom, with the rounds of each system.
         tidal: Name of the system that is Tidal.

@@ -93,7 +93,7 @@ def finish(figure: Figure, title: str, machine: Mapping[str, Any], file: Path) -
 
     Args:
         figure: Complete but for these.
-        title: What is seen, and which direction is better.
+        title: Title of the figure, with the better direction.
         machine: Machine of the measurement, as `benchmarks.report.machine` describes it.
         file: PNG or SVG to write.
     """

@@ -43,7 +43,7 @@ class BareBench:
     """Compares models of one repository with bare ones.
 
     Attributes:
-        bench: What measures.
+        bench: Benchmark that sends the load.
         server: Server of the repository.
         repository: Model repository.
     """

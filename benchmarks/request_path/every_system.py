@@ -40,7 +40,7 @@ def measure(
     """Measure system by system; the earlier commit's in alternation, at 64 in flight.
 
     Args:
-        bench: What measures.
+        bench: Benchmark that sends the load.
         servers: Server of this commit, and of the earlier one if there is one.
         sources: Sources of the tiny models.
         concurrencies: Numbers of requests in flight.

@@ -21,7 +21,7 @@ def record(bench: Bench, side: Side, file: Path) -> Path | None:
     """Write an SVG of the model's process under 64 requests in flight; None without py-spy on PATH.
 
     Args:
-        bench: What sends the load.
+        bench: Benchmark that sends the load.
         side: Model to record.
         file: File to write.
     """

@@ -33,7 +33,7 @@ def add(report: Report, bench: Bench, server: RunningServer, repository: Path, c
 
     Args:
         report: Report to add to.
-        bench: What sends the load.
+        bench: Benchmark that sends the load.
         server: Server of the repository.
         repository: Model repository, to which the models are added.
         concurrencies: Numbers of requests in flight.

@@ -129,7 +129,7 @@ def run_build(
     the same model wait for each other. See `BuildOptions` for the keywords.
 
     Args:
-        recipe: How models of this kind are built.
+        recipe: Steps of a build of this kind.
         spec: Spec of the model.
         repository: Model repository; it is created if it does not exist.
         spec_file: File that the spec was read from.

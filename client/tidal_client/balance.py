@@ -129,7 +129,7 @@ class Balance:
         self._outstanding[sent.address] -= 1
 
     def answered(self, sent: Sent) -> bool:
-        """Note that a call was answered, or its stream has begun; return whether its address was out until now."""
+        """Note that a call was answered, or its stream has begun; return whether this ends an outage of its address."""
         self._answers[sent.address] += 1
         if not self._outages:
             return False
@@ -137,7 +137,7 @@ class Balance:
         return self._restore((sent.address, None), sent)
 
     def failed(self, sent: Sent, error: RequestError) -> bool:
-        """Note the error of a call; return whether it is an answer of an address that was out until now."""
+        """Note the error of a call; return whether the error is an answer that ends an outage of its address."""
         if isinstance(error, ConnectionFailed):
             self._leave_out((sent.address, None), sent)
         elif isinstance(error, DeadlineExceeded):

@@ -90,7 +90,7 @@ def check_single(options: Mapping[str, object], instead: str) -> None:
 
     Args:
         options: Options of the request.
-        instead: What to do instead.
+        instead: Alternative, for the error.
 
     Raises:
         InvalidArgument: The option `n` is above 1.

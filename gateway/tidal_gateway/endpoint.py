@@ -169,7 +169,7 @@ class _Sender:
 
     Args:
         send: ASGI's `send`.
-        exchange: What is known of the request.
+        exchange: Log and metric fields of the request.
         flow: Flow control of the connection; None if it is not known.
         timeout_s: Longest time that a part waits for the client to read, in seconds.
     """

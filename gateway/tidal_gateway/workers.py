@@ -90,7 +90,7 @@ class Workers(Multiprocess):
         self._close_their_ends()
 
     def keep_subprocess_alive(self) -> None:
-        """Replace workers that have ended. Their counters stay, their gauges go."""
+        """Replace workers that have ended. Their counters are kept; their gauges are removed."""
         from prometheus_client.multiprocess import mark_process_dead
 
         super().keep_subprocess_alive()
@@ -101,7 +101,7 @@ class Workers(Multiprocess):
         self._running = running
 
     def _close_their_ends(self) -> None:
-        """Leave only a worker itself with its end of the pipe for health checks.
+        """Close the parent's copy of each worker's end of the health-check pipe.
 
         Otherwise the pipe stays open when it is killed during a check, which then waits for its whole time.
         """

@@ -33,7 +33,7 @@ class FailureResult:
 
     Attributes:
         requests: Requests that were sent.
-        changes: How often it happened.
+        changes: Number of times that it happened.
         failures: Outcomes of requests that failed, and what went wrong with the failure itself.
         again_s: Longest time that the entrance which stays took for a query around the failure, in seconds, by round.
         slowest_s: Longest time that any client waited, in seconds.
@@ -50,7 +50,7 @@ class FailureResult:
 
         Args:
             sent: Its requests.
-            failures: What failed.
+            failures: Failed requests, one description each.
             moment: When the failure happened, `time.monotonic()` seconds.
         """
         self.requests += len(sent)
@@ -102,7 +102,7 @@ def fail_in_turn(running: ClusterUnderTest, failures: Sequence[Failure], request
 
     Args:
         running: The cluster.
-        failures: What happens.
+        failures: Failures to cause.
         requests: Minimum number of requests of each.
         result: Receives what clients saw.
     """

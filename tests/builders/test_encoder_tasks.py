@@ -238,7 +238,7 @@ def test_sparse_weights_are_the_largest_logarithms(tmp_path: Path) -> None:
         (
             "modules.json",
             modules("Transformer", "Pooling", "LSTM"),
-            "module LSTM behind its pooling; accepted are Dense",
+            "module LSTM after its pooling; accepted are Dense",
         ),
         ("modules.json", modules("CLIPModel"), "modules CLIPModel; accepted are a Transformer"),
         ("modules.json", [{"idx": 0}], "modules.json is not a list of modules"),

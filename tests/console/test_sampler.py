@@ -20,7 +20,7 @@ from tidal_gateway.keys.store import add_key, read_keys
 from tidal_gateway.live import sampler as module
 from tidal_gateway.live.frames import frame, visible
 from tidal_gateway.live.sampler import Sampler, pause_s
-from tidal_gateway.live.sources import Reading
+from tidal_gateway.live.sources import ServerReport
 from tidal_gateway.settings import GatewaySettings
 from tidal_gateway.upstream.models import ModelFacts, model_facts
 
@@ -55,11 +55,11 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Times of the readings."""
     found: list[float] = []
 
-    async def read(servers: Any) -> list[Reading]:
+    async def read(servers: Any) -> list[ServerReport]:
         found.append(asyncio.get_running_loop().time())
         if len(found) == 2:
             raise RuntimeError("one reading that fails")
-        return [Reading("a:1", parse("", len(found)), REPORT, CATALOG)]
+        return [ServerReport("a:1", parse("", len(found)), REPORT, CATALOG)]
 
     monkeypatch.setattr(module, "read_servers", read)
     return found
@@ -118,7 +118,7 @@ class TestFrames:
             text = f"# TYPE tidal_pets_requests_total counter\n{series}\n"
             recorder.add("10.0.0.1:8001", parse(text, second))
         server = server_at("10.0.0.1:8001")
-        return frame(recorder, [Reading(server.address, parse("", 2.0), REPORT, CATALOG)], [server])
+        return frame(recorder, [ServerReport(server.address, parse("", 2.0), REPORT, CATALOG)], [server])
 
     def test_models_with_state_and_figures(self, found: dict[str, Any]) -> None:
         broken, encoder = found["models"]  # runtimes of a model are no models of clients
@@ -147,7 +147,7 @@ class TestFrames:
 
         metadata = type("Metadata", (), {"name": "echo", "inputs": [], "outputs": []})
         server = server_at("a:1", echo=model_facts(metadata, Config, ("3",)))
-        (model,) = frame(Recorder(), [Reading("a:1", reason="not known")], [server])["models"]
+        (model,) = frame(Recorder(), [ServerReport("a:1", reason="not known")], [server])["models"]
         assert (model["state"], model["versions"], model["restarts"], model["values"]) == ("ready", ["3"], 0, {})
 
 

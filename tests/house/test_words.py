@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import subprocess
@@ -37,6 +38,12 @@ PRIVATE = {
     r"hangs? on (?:what|how|which)": "depends on",
     r"(?:lie|lies|lay) apart": "are in a folder of their own",
 }
+# Common words that are private as the name of a class or of a module.
+_PRIVATE_NAMES = re.compile(r"^class (?:Stations?|Turns?|Readings?|Seats?)\b", re.MULTILINE)
+_PRIVATE_MODULES = {"taking", "lives", "aftermath", "family"}
+# Clauses and fragments in place of a noun phrase, and the start of an entry of `Args:` or `Attributes:`.
+_FRAGMENT = re.compile(r"\w+: (?:What|Who|Which|How|Where|Of|To|For|As|By|In|With) ")
+_ENTRIES = re.compile(r"^(?:Args|Attributes):\n((?:    .*\n?|\n)*)", re.MULTILINE)
 # A word begins and ends where no letter follows, or at a capital within a name: `TestWorth`, `IsToldNow`, `put_back`.
 _HUMP = r"(?<=[a-z0-9])(?=[A-Z])"
 _WORD = re.compile(rf"(?:(?<![A-Za-z])|{_HUMP})(?i:{'|'.join(PRIVATE)})(?:(?![A-Za-z])|{_HUMP})")
@@ -112,3 +119,55 @@ def test_words_that_contain_private_ones_are_accepted() -> None:
 def test_strings_of_tests_are_data() -> None:
     assert not private_words('"""A doc."""\nsend("he told me")\n', python=True, strings=False)
     assert private_words('"""What was told."""\nsend("he")\n', python=True, strings=False)
+
+
+def _docstrings(path: Path) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield node.lineno, text
+
+
+def fragments(docstring: str) -> list[str]:
+    """Entries of `Args:` and `Attributes:` that do not begin with a noun phrase."""
+    lines = [line[4:] for block in _ENTRIES.findall(docstring) for line in block.splitlines()]
+    return [line for line in lines if _FRAGMENT.match(line)]
+
+
+def test_arguments_are_described_by_noun_phrases() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {each}"
+        for path in _files()
+        if path.suffix == ".py" and not path.is_relative_to(ROOT / "tests")
+        for line, text in _docstrings(path)
+        for each in fragments(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_fragments_are_found() -> None:
+    assert fragments("Do.\n\nArgs:\n    a: What it is.\n    b: Name of a thing.\n        Of the model.\n") == [
+        "a: What it is."
+    ]
+    assert fragments("A thing.\n\nAttributes:\n    a: Of the cascade.\n\n    b: How.\n") == ["a: Of the cascade."]
+
+
+def test_no_class_or_module_has_a_private_name() -> None:
+    python = [path for path in _files() if path.suffix == ".py"]
+    assert [path for path in python if path.stem in _PRIVATE_MODULES] == []
+    assert [path for path in python if _PRIVATE_NAMES.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_help_texts_name_no_functions() -> None:
+    """A renamed function must not have renamed a word of a sentence too."""
+    functions = set()
+    for path in _files():
+        if path.parent.name == "commands" and path.suffix == ".py":
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom):
+                    functions |= {each.name for each in node.names}
+                elif isinstance(node, ast.FunctionDef):
+                    functions.add(node.name)
+    text = re.sub(r"^```.*?^```|`[^`]*`", "", (ROOT / "docs/reference/cli.md").read_text(), flags=re.M | re.S)
+    assert {name for name in functions if "_" in name} & set(re.findall(r"\w+", text)) == set()

@@ -23,7 +23,7 @@ class BatchRun(NamedTuple):
         began: Its start, by `time.monotonic()`, in seconds.
         ended: Its end, likewise.
         rows: Number of rows of all its requests.
-        facts: What the system decided about it, by field name.
+        facts: Decisions of the system about it, by field name.
     """
 
     began: float
@@ -99,7 +99,7 @@ class RequestRecord:
             began: Its start, by `time.monotonic()`, in seconds.
             ended: Its end, likewise.
             rows: Number of rows of all its requests.
-            facts: What the system decided about it, by field name.
+            facts: Decisions of the system about it, by field name.
         """
         with self._lock:
             self.began = began if self.began is None else min(self.began, began)

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 from tidal.arlo.jobs import AnswerBuilder, ArloRequest, ArloRow
 from tidal.arlo.manifest import ArloManifest
-from tidal.arlo.metrics import ArloMetrics, Run
+from tidal.arlo.metrics import ArloMetrics, BatchRun
 from tidal.arlo.model import padded_length
 from tidal.arlo.policies import ArloBatch
 from tidal.arlo.runner import AsyncBatchRunner, BatchRunner
@@ -144,7 +144,7 @@ class BatchExecution:
         runtime = self._manifest.runtimes[batch.runtime]
         lengths = [row.length for row in rows]
         padded = padded_length(self._manifest, batch.runtime, max(lengths))
-        self._metrics.ran.add(Run(runtime.max_length, lengths, padded, [now - row.arrival for row in rows], took))
+        self._metrics.ran.add(BatchRun(runtime.max_length, lengths, padded, [now - row.arrival for row in rows], took))
         finished = []
         for row, result in zip(rows, self._answers.results(outputs, lengths, runtime.max_length), strict=True):
             if row.parent.request.record is not None:

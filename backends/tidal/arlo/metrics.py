@@ -16,7 +16,7 @@ _DISTINCT_BUCKETS = (1, 3, 7, 15, 31)
 _LENGTHS = (8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """A batch that ran.
 
     Attributes:
@@ -68,9 +68,9 @@ class ArloMetrics:
         #: Lengths of queries that arrived together, in tokens.
         self.arrived: Deferred[Sequence[int]] = metrics.deferred("arrivals", self._length.observe_all)
         #: Batches that ran.
-        self.ran: Deferred[Run] = metrics.deferred("runs", self._record)
+        self.ran: Deferred[BatchRun] = metrics.deferred("runs", self._record)
 
-    def _record(self, run: Run) -> None:
+    def _record(self, run: BatchRun) -> None:
         self._queue.observe_all(run.waited_s)
         self._execute[run.runtime].observe(run.execute_s)
         self._batch.observe(len(run.lengths))
@@ -82,7 +82,9 @@ class ArloMetrics:
     def requeue(self, runtime: Runtime, queries: int) -> None:
         """Record queries that were requeued because an instance of the runtime could not run them."""
         self._all.counter(
-            "put_back_queries_total", "Queries tried again elsewhere or later", runtime=str(runtime.max_length)
+            "put_back_queries_total",
+            "Queries requeued to another instance or a later time",
+            runtime=str(runtime.max_length),
         ).inc(queries)
 
 
@@ -105,7 +107,7 @@ class PartitionedMetrics:
     def __init__(self, metrics: Metrics, runtimes: Sequence[int]) -> None:
         self._instances = [
             metrics.gauge(
-                "instances", "Instances of this server that may run something, leaving ones included", runtime=str(n)
+                "instances", "Instances of this server that can run queries, also those being removed", runtime=str(n)
             )
             for n in runtimes
         ]

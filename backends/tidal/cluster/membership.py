@@ -102,7 +102,7 @@ def join(address: str, token: Path | None, options: NodeOptions) -> ClusterRecor
     Args:
         address: `host:port` of the head.
         token: File with the cluster's secret.
-        options: How the node joins.
+        options: Options of the node.
 
     Raises:
         Unavailable: No server runs, other nodes cannot reach it, the port of the metrics is in use, or the head does

@@ -20,7 +20,7 @@ class ClusterState:
         nodes: Last report of each node, by name.
         silent: Nodes whose agents do not answer, with the reason.
         plans: Last plan of each model.
-        waiting: What is waited for, by model; "" for all models.
+        waiting: Reason to wait, by model; "" for all models.
         reported_at: Time of the last report of each node, in seconds since 1970.
         outdated: Nodes whose fronts dispatch by an old table of nodes.
     """
@@ -37,7 +37,7 @@ def summary(state: ClusterState, load: RecentLoad, pid: int, metrics: str) -> di
     """Return the state of a cluster.
 
     Args:
-        state: What the controller knows.
+        state: State known to the controller.
         load: Recent load of the nodes.
         pid: Process id of the controller.
         metrics: `host:port` of its metrics; empty if they are not served.

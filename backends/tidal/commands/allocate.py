@@ -61,7 +61,7 @@ def allocate_instances(
 
     Exit codes:
 
-    - **0** format_counts, changed, or as requested already
+    - **0** shown, changed, or already as requested
     - **1** the model does not exist or is not partitioned, the counts are not valid, or the change was not completed
     - **2** wrong usage
     - **3** the named server does not answer, or several run and none was named

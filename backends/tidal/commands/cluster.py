@@ -110,7 +110,8 @@ def fetch_versions(
     models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help=f"{_MODELS} Default: all.")] = None,
     repository: Repository = DEFAULT_REPOSITORY,
     watch: Annotated[
-        float | None, typer.Option(min=1, metavar="SECONDS", help="Fetch again after so many seconds, until a signal.")
+        float | None,
+        typer.Option(min=1, metavar="SECONDS", help="Time between two fetches; runs until a signal."),
     ] = None,
     reload: Annotated[
         bool, typer.Option("--reload", help="Reload the models that the repository's server serves, one at a time.")

@@ -98,7 +98,7 @@ def join_cluster(
     """Let this machine's running `tidal serve` join a cluster as a node. It returns when the node's agent runs.
 
     Other nodes send queries to the server's gRPC port at `--host`: start `tidal serve` with that address, or 0.0.0.0.
-    The server goes on as before if the cluster ends. The node keeps the list of the cluster's servers in a file, which
+    The server keeps serving if the cluster ends. The node keeps the list of the cluster's servers in a file, which
     `tidal gateway --servers-file` follows.
 
     ```
@@ -148,7 +148,7 @@ def up_local(
     """Start a cluster of several nodes on this machine, to try one out: a head, and N nodes with a server each.
 
     Each server has its own ports, its own copy of the repository and its own share of the processor's cores; with
-    `--devices` it may use all cores and is counted with so many. It returns when all serve; `tidal cluster stop` ends
+    `--devices` it may use all cores and counts as N devices. It returns when all serve; `tidal cluster stop` ends
     everything.
 
     ```
@@ -169,8 +169,9 @@ def up_local(
 def stop_cluster(as_json: AsJson = False) -> None:
     """End the head and the nodes that were started on this machine.
 
-    Nodes leave their cluster: their fronts stop dispatching to others. A server that `up` started answers what it
-    accepted and ends; one that joined goes on. Nodes on other machines go on, without a controller if the head ends.
+    Nodes leave their cluster: their fronts stop dispatching to others. A server that `up` started answers
+    its accepted requests and exits; a server that joined keeps running. Nodes on other machines keep running; without
+    the head they have no controller.
 
     Exit codes: **0** done, also if there was nothing to end.
     """

@@ -51,7 +51,7 @@ def connect_nodes(
     key: KeyFile = None,
     watch: Annotated[
         float | None,
-        typer.Option(min=1, metavar="SECONDS", help="Read the nodes again after so many seconds, until a signal."),
+        typer.Option(min=1, metavar="SECONDS", help="Time between two readings of the nodes; runs until a signal."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

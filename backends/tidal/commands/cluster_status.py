@@ -18,7 +18,7 @@ _POLL_S = 0.5
 
 
 def show_status(as_json: AsJson = False) -> None:
-    """Show the nodes of a cluster, their devices, models, instances and load, and the last plan and why.
+    """Show the nodes of a cluster, their devices, models, instances and load, and the last plan with its reason.
 
     Run it on a machine of the cluster.
 

@@ -78,7 +78,7 @@ def controller(
     Exit codes:
 
     - **0** stopped by a signal, or `--once` completed
-    - **1** a named model is not partitioned; with `--once`: a change failed, or another controller has the model
+    - **1** a named model is not partitioned; with `--once`: a change failed, or another controller controls the model
     - **2** wrong usage
     - **3** with `--once`: no server is running, or several are and none was named
     """

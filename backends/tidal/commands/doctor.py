@@ -22,7 +22,7 @@ def doctor(
 
     Checks tritonserver (started for a moment without models), the Python stub and the libpython that it loads, engine
     libraries, the GPU, shared memory and leftovers of ended servers in it, the default ports, and Tidal's extras. Lists
-    the known vulnerabilities of the server's release, and what protects from each under `tidal serve`.
+    the known vulnerabilities of the server's release, and the protection of `tidal serve` against each.
 
     With `--image`: whether the server's release has no known vulnerability, and whether the environment's Python and
     TensorRT are those that the image's server loads. GPU, shared memory, ports and other servers are left out.

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tidal.controller.decisions import AllocationDecision, ModelProfile
+from tidal.server.allocate import format_counts
 
 Write = Callable[[str], None]
 
@@ -96,11 +97,6 @@ def observation(profile: ModelProfile, decision: AllocationDecision) -> str:
 def by_length(profile: ModelProfile, instances: tuple[int, ...]) -> dict[int, int]:
     """Return instances by `max_length` from instances by runtime."""
     return dict(zip(profile.lengths, instances, strict=True))
-
-
-def format_counts(instances: dict[int, int]) -> str:
-    """Return counts in the form that `tidal models allocate` accepts: `64=1 512=2`."""
-    return " ".join(f"{length}={count}" for length, count in instances.items())
 
 
 def _ms(seconds: float) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tidal.arlo.scheduling import stages
 from tidal.controller.decisions import AllocationDecision, ControllerSettings, ModelController
 from tidal.controller.devices import HostDevices
-from tidal.controller.event_log import EventLog, by_length, format_counts
+from tidal.controller.event_log import EventLog, by_length
 from tidal.controller.fronts import ServedFront, served_fronts
 from tidal.controller.lock import lock_model
 from tidal.controller.metrics import ControllerMetrics
@@ -19,7 +19,7 @@ from tidal.controller.series import Series, counts_of, increases, parse_series
 from tidal.controller.server_finder import ControlledServer
 from tidal.errors import NotFound, TidalError, Unsupported
 from tidal.repository.allocation import read_allocation
-from tidal.server.allocate import allocate, partitioned_model, wanted_now
+from tidal.server.allocate import allocate, format_counts, partitioned_model, wanted_now
 from tidal.server.gauges import read_metrics
 
 _POLL_INTERVAL_S = 1.0
@@ -35,7 +35,7 @@ class _ControlledModel:
         control: Decides for it.
         descriptor: Holds its lock; None in a dry run.
         first: Number of its instances when control began.
-        assumed: In a dry run, its instances and those that it would have after added and released ones.
+        assumed: Its instances and those that it would have after added and released ones, in a dry run; else None.
         not_before: Time of the next decision after a failed change.
         decided: Whether a period has ended with a decision.
     """

@@ -107,8 +107,7 @@ def check_stride(max_length: int, truncate: Truncation, stride: int | None) -> N
         raise InvalidArgument(f"'stride' is {stride}; it requires truncate: stride, which is not set")
     if stride > max_length // 2:
         raise InvalidArgument(
-            f"'stride' is {stride}; accepted are 0 to {max_length // 2} tokens, half of the model's "
-            "longest input"
+            f"'stride' is {stride}; accepted are 0 to {max_length // 2} tokens, half of the model's longest input"
         )
 
 

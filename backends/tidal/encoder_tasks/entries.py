@@ -38,7 +38,7 @@ class EncoderTask:
     """A task.
 
     Attributes:
-        meaning: What a model with this task does, as a noun phrase.
+        meaning: Purpose of a model with this task, as a noun phrase.
         outputs: Outputs that clients may request, besides `max_length` and those of the manifest.
         head: Function of settings and labels that returns a `TaskHead`, as `module:name`.
         settings: Pydantic model of what a manifest stores about the task, as `module:name`.
@@ -160,8 +160,8 @@ TASKS: dict[str, EncoderTask] = {
     "sparse-embedding": EncoderTask(
         meaning="a weight for each word of the vocabulary that a text is about",
         outputs=(
-            TaskOutput("indices", "TYPE_INT32", (-1,), "token ids with a weight above 0, ascending; -1 behind a row's"),
-            TaskOutput("weights", "TYPE_FP32", (-1,), "their weights; 0 behind a row's"),
+            TaskOutput("indices", "TYPE_INT32", (-1,), "token ids with a weight above 0, ascending; padded with -1"),
+            TaskOutput("weights", "TYPE_FP32", (-1,), "their weights; padded with 0"),
         ),
         head="tidal.encoder_tasks.sparse:SparseHead",
         engine_output="weights",
@@ -173,10 +173,10 @@ TASKS: dict[str, EncoderTask] = {
             TaskOutput(
                 "entities", "TYPE_STRING", (1,), "JSON list of label, score, start, end and text of each entity"
             ),
-            TaskOutput("entity_labels", "TYPE_STRING", (-1,), "labels of the entities; empty behind a row's"),
-            TaskOutput("entity_scores", "TYPE_FP32", (-1,), "their probabilities; 0 behind a row's"),
-            TaskOutput("entity_starts", "TYPE_INT32", (-1,), "their first characters; -1 behind a row's"),
-            TaskOutput("entity_ends", "TYPE_INT32", (-1,), "the characters after their last ones; -1 behind a row's"),
+            TaskOutput("entity_labels", "TYPE_STRING", (-1,), "labels of the entities; padded with empty ones"),
+            TaskOutput("entity_scores", "TYPE_FP32", (-1,), "their probabilities; padded with 0"),
+            TaskOutput("entity_starts", "TYPE_INT32", (-1,), "their first characters; padded with -1"),
+            TaskOutput("entity_ends", "TYPE_INT32", (-1,), "the characters after their last ones; padded with -1"),
             TaskOutput("logits", "TYPE_FP32", (-1, -1), "scores of the labels of every token"),
         ),
         head="tidal.encoder_tasks.tokens:TokenHead",

@@ -29,7 +29,7 @@ class RowResult(NamedTuple):
     """Result of one query: its row in the outputs of a batch.
 
     Attributes:
-        batch: What follows from the outputs of the batch; see `TaskHead.batch`.
+        batch: Values derived from the batch's outputs; see `TaskHead.batch`.
         row: Index of the query in the batch.
         outputs: Engine outputs of the batch by name, [rows, ...].
         length: Length of the query in tokens.

@@ -25,7 +25,7 @@ class QuestionSettings(Settings):
 
     max_answer_tokens: int = Field(15, ge=1, le=1000, description="maximum number of tokens of an answer")
     impossible_answers: bool = Field(
-        False, description="whether an empty answer, that the context has none, competes with the others"
+        False, description="whether the empty answer (the context has no answer) competes with the others"
     )
 
 

@@ -66,7 +66,7 @@ class TokenHead:
     def answers(
         self, request: PendingRequest, rows: Sequence[RowResult], tokens: Sequence[TokenRow]
     ) -> dict[str, Array]:
-        """Entities, and scores [rows, longest, labels], 0 behind the tokens of a row."""
+        """Entities, and scores [rows, longest, labels], 0 after the tokens of a row."""
         outputs: dict[str, Array] = {}
         if request.wants("logits"):
             outputs["logits"] = stacked([_logits(row) for row in rows])

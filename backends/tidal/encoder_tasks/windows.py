@@ -24,8 +24,8 @@ class Windows:
     the earlier one of two as far. Tokens outside the content are owned by the first window.
 
     Attributes:
-        tokens: For each window the indices of its tokens in the query, ascending; [length of the window].
-        owned: For each window which of its tokens it owns, [length of the window].
+        tokens: Indices of each window's tokens in the query, ascending; shape [length of the window].
+        owned: Whether a window owns each of its tokens, by window; bool [length of the window].
     """
 
     tokens: tuple[Integers, ...]

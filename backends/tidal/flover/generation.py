@@ -150,7 +150,7 @@ class Generation(Schedulable):
 
         Args:
             beams: The generation's own beam search.
-            logits: float32 [beams, vocabulary], in the order of `BeamGroup.slots`; [1, vocabulary] behind the prompt.
+            logits: float32 [beams, vocabulary], in the order of `BeamGroup.slots`; [1, vocabulary] after the prompt.
             now: Current `time.monotonic()` seconds.
 
         Returns:

@@ -21,7 +21,7 @@ TOKENIZER_FILE = "tokenizer/tokenizer.json"
 class GenerationVerification(Strict):
     """Deviation of the decoder from the unmodified source model in float32, as `transformers` runs it.
 
-    Compared are the logits behind every token that the source generates greedily. If the most likely token is the same
+    Compared are the logits after every token that the source generates greedily. If the most likely token is the same
     everywhere, greedy generation is the same.
     """
 
@@ -56,7 +56,7 @@ class QualityBounds(Strict):
 
 
 class TextVerification(Strict):
-    """Next-token distributions behind the tokens of texts, compared with those of the source model in float32."""
+    """Next-token distributions after the tokens of texts, compared with those of the source model in float32."""
 
     tokens: int = Field(ge=1, description="number of distributions compared")
     perplexity: float = Field(gt=0, description="of the decoder, on these tokens")

@@ -50,7 +50,9 @@ class FloverMetrics(IntakeMetrics):
         self._reused = metrics.counter("prefix_tokens_total", "Prompt tokens taken from a slot instead of prefilled")
         self._tokens = metrics.counter("generated_tokens_total", "Tokens generated")
         self._checked = metrics.counter("draft_tokens_total", "Drafted tokens that decode steps checked")
-        self._gained = metrics.counter("accepted_draft_tokens_total", "Tokens that drafts gained: beyond one per step")
+        self._gained = metrics.counter(
+            "accepted_draft_tokens_total", "Accepted draft tokens: tokens beyond one per sequence and step"
+        )
         self._shuffles = metrics.counter("shuffles_total", "Decode steps preceded by moves of slots")
         self._moves = metrics.counter("moved_slots_total", "Slots moved")
         self._moved = metrics.counter("moved_bytes_total", "Bytes copied by moves of slots")

@@ -114,7 +114,7 @@ class FloverRunner:
             task: Task of the sequence, the same in all of its passes; None: the base model.
 
         Returns:
-            Logits behind the last token on the runner's device, float32 [vocabulary]; None unless `last`.
+            Logits after the last token on the runner's device, float32 [vocabulary]; None unless `last`.
         """
         self._check_position(start + len(token_ids) - 1)
         lora = self._tasks.update([task]) or no_update
@@ -128,7 +128,7 @@ class FloverRunner:
 
     @torch.inference_mode()
     def score(self, slot: int, token_ids: Ids) -> torch.Tensor:
-        """Prefill a text of the base model, and return the logits behind each of its tokens.
+        """Prefill a text of the base model, and return the logits after each of its tokens.
 
         Args:
             slot: Slot to write to.
@@ -152,7 +152,7 @@ class FloverRunner:
 
         Args:
             begin: First slot of the window.
-            end: Slot behind the last.
+            end: Slot after the last.
             token_ids: Last token of each sequence, whose keys and values are not held yet, [end - begin].
             positions: Number of tokens held by each slot, where that token is written, [end - begin].
             tasks: Task of each sequence, [end - begin]; empty: all use the base model.
@@ -187,11 +187,11 @@ class FloverRunner:
         Args:
             slots: Slots of the sequences to decode, [rows], perhaps none; several rows of a slot are consecutive.
             token_ids: Last token of each of them, see `decode`, and the tokens that may follow it, [rows].
-            positions: Number of tokens held by each of them, and the positions behind, [rows].
+            positions: Number of tokens held by each of them, and the positions after them, [rows].
             chunks: Chunks for other slots, one per slot.
 
         Returns:
-            Logits of the next tokens, float32 [rows, vocabulary], and those behind the last token of each prompt that
+            Logits of the next tokens, float32 [rows, vocabulary], and those after the last token of each prompt that
             ends, [prompts that end, vocabulary].
         """
         ends = np.cumsum([len(slots), *(len(chunk.token_ids) for chunk in chunks)])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from tidal.errors import TidalError
-from tidal.flover.engine.engine import Engine
+from tidal.flover.engine.engine import FloverEngine
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.engine.speculation import Speculation
 from tidal.flover.generation import Generation
@@ -72,7 +72,7 @@ class FloverService:
         self._stopped = False  # the engine will not run again
         metrics = FloverMetrics(context.metrics)
         self._responder = Responder(max_delay_s)
-        self._engine = Engine(
+        self._engine = FloverEngine(
             scheduler, runner, self._responder, metrics, context.log, shuffle=shuffle, reuse_prefixes=reuse_prefixes,
             speculation=speculation,
         )  # fmt: skip
@@ -93,7 +93,7 @@ class FloverService:
         """Finish all waiting and running generations, then end the threads.
 
         Args:
-            timeout_s: Seconds after which what is left stays unanswered.
+            timeout_s: Maximum time in seconds; generations that still run then are not answered.
         """
         until = time.monotonic() + timeout_s
         self._intake.stop()

@@ -17,7 +17,7 @@ from tidal.serving.endings import failure
 from tidal.text import TextTokenizer
 
 
-class ReadRequest(NamedTuple):
+class TokenisedRequest(NamedTuple):
     """The rows of a request.
 
     Attributes:
@@ -33,19 +33,19 @@ class ReadRequest(NamedTuple):
 
 def read_token_rows(
     requests: Sequence[NamedLease], texts: TaskTexts, declared: frozenset[str]
-) -> list[ReadRequest | TidalError]:
+) -> list[TokenisedRequest | TidalError]:
     """Read the token rows of requests from `text_input` (and `text_pair`) or `input_ids`, as an `arlo` model does.
 
     Args:
         requests: The requests, with their tasks.
-        texts: How the texts of each task are read.
+        texts: Reader of each task's texts.
         declared: Names of the outputs that config.pbtxt declares.
 
     Returns:
         For each request its rows, or the error of an input, option or output that its task does not accept, which names
         it, the value received and what is accepted.
     """
-    results: dict[int, ReadRequest | TidalError] = {}
+    results: dict[int, TokenisedRequest | TidalError] = {}
     groups: dict[TextTokenizer, dict[int, Mapping[str, Array]]] = {}
     for index, each in enumerate(requests):
         try:
@@ -63,7 +63,7 @@ def read_token_rows(
 
 def _checked(
     request: NamedLease, inputs: Mapping[str, Array], rows: list[TokenRow] | TidalError, texts: TaskTexts
-) -> ReadRequest | TidalError:
+) -> TokenisedRequest | TidalError:
     """Return the rows of a request without gaps, cut into windows where they are too long; or their error."""
     if isinstance(rows, TidalError):
         return rows
@@ -72,9 +72,9 @@ def _checked(
             _refuse_gaps(rows)
         cutter = texts.reader(request.head.task).cutter
         if cutter is None:
-            return ReadRequest(rows, None, rows)
+            return TokenisedRequest(rows, None, rows)
         windows = cutter.cut(rows)
-        return ReadRequest(rows, windows, pieces(rows, windows))
+        return TokenisedRequest(rows, windows, pieces(rows, windows))
     except TidalError as error:
         return error
 

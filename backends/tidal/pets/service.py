@@ -16,7 +16,7 @@ from tidal.pets.copies import MergedCopies, MergingOptions
 from tidal.pets.engine.contract import PetsEngine, lanes_of
 from tidal.pets.engine.description import ATTENTION_RECEIVED
 from tidal.pets.heads import head_reads, shared_outputs
-from tidal.pets.inputs import ReadRequest, read_token_rows
+from tidal.pets.inputs import TokenisedRequest, read_token_rows
 from tidal.pets.jobs import NamedLease, PetsRequest, PetsRow, reply, row_results, wants_attention
 from tidal.pets.library import PetsLibrary, ServedTask
 from tidal.pets.metrics import PetsMetrics
@@ -41,7 +41,7 @@ class PetsService:
 
     Args:
         context: Context that the service is started with.
-        texts: How the texts of each task are read, limited to the longest query that may run.
+        texts: Reader of each task's texts, limited to the longest query that may run.
         engine: Engine of the base, with the lanes that the scheduler uses.
         library: Tasks of the model; owned by the service.
         scheduler: Decides what runs next; owned by the service.
@@ -129,7 +129,7 @@ class PetsService:
                 self._changed.notify()
         return errors
 
-    def _tokenise(self, requests: Sequence[NamedLease]) -> list[ReadRequest | TidalError]:
+    def _tokenise(self, requests: Sequence[NamedLease]) -> list[TokenisedRequest | TidalError]:
         results = read_token_rows(requests, self._texts, self._declared)
         lengths: list[int] = []
         for each, read in zip(requests, results, strict=True):

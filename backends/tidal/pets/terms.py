@@ -97,7 +97,7 @@ class Head:
         bias: float32 [outputs].
         labels: Names of the labels; empty if the task has none.
         task: Name of the task of encoders that the head answers, see `tidal.pets.heads`.
-        settings: What a manifest stores about the task, see `tidal.encoder_tasks`.
+        settings: Settings of the task in the manifest, see `tidal.encoder_tasks`.
         token_types: Whether the task's texts have token types; if not, all are 0.
         vocabulary: Layers before the linear layer of a head that scores the words of the vocabulary, else None.
     """

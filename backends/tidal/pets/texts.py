@@ -29,7 +29,7 @@ class TaskTexts:
     Args:
         file: Path of the model's `tokenizer.json`.
         max_length: Maximum length of a query in tokens, including special tokens.
-        truncate: What happens to longer texts: refused, truncated, or read in windows where the task has these.
+        truncate: Treatment of longer texts: refused, truncated, or read in windows where the task has these.
         stride: Number of tokens that consecutive windows have in common; None for the default of the task.
 
     Raises:

@@ -36,7 +36,7 @@ class VocabularyHead:
     """The layers of a head before its scores: LayerNorm(σ(x·Wᵀ + b)) of a token's hidden state x.
 
     Attributes:
-        form: How the head scores words.
+        form: Form of the scores of words.
         weight: W, float32 [width, width].
         bias: b, float32 [width].
         norm_weight: Weight of the normalisation, float32 [width].
@@ -54,7 +54,7 @@ class VocabularyHead:
         """Layers of zeros.
 
         Args:
-            form: How the head scores words.
+            form: Form of the scores of words.
             width: Size of the hidden states.
         """
         none = np.zeros(width, np.float32)
@@ -109,7 +109,7 @@ def masked_scores(
         max_masks: Maximum number of masked words of a row; further ones are ignored.
 
     Returns:
-        float32 [rows, max_masks * words]; zeros behind a row's masked words.
+        float32 [rows, max_masks * words]; zeros after a row's masked words.
     """
     places = [np.flatnonzero(row == mask_id)[:max_masks] for row in ids]
     found = scores(np.concatenate([states[own] for states, own in zip(hidden, places, strict=True)]))
@@ -131,7 +131,7 @@ def sparse_weights(
 
     Args:
         scores: Scores of all words, float32 [tokens, words], from hidden states [tokens, width].
-        form: How the head pools.
+        form: Pooling of the head.
         hidden: Hidden states of the rows' tokens, float32 [rows, tokens, width].
         lengths: Number of real tokens of each row, [rows].
 

@@ -25,7 +25,7 @@ class Restarts:
     last_s: float = float("-inf")
 
     def stable(self, now_s: float) -> bool:
-        """Whether the last restart is so long ago that the next one starts a new row."""
+        """Whether the last restart is more than `STABLE_AFTER_S` ago, so that the count starts again."""
         return now_s - self.last_s >= STABLE_AFTER_S
 
     def pause_s(self, now_s: float) -> float:

@@ -16,7 +16,7 @@ class Exposure:
     Attributes:
         names: CVE numbers.
         fixed_in: First release without them.
-        what: What a request can cause.
+        what: Possible effect of a request.
         protected_by: Part of Tidal that protects this server from them; empty where none does.
     """
 

@@ -27,7 +27,7 @@ class TritonInstallation:
     """A tritonserver with its Python backend.
 
     Attributes:
-        source: Where it was found.
+        source: Source of the path: an option, an environment variable or a package.
         binary: Path of the tritonserver executable.
         python_backend: Folder of the Python backend.
         stub: Path of the stub executable that runs Python models.

@@ -64,7 +64,7 @@ class ServerLifecycle:
         gateway: Gateway beside tritonserver, which ends before it; None for none.
         restarts: Number of restarts by the supervisor, by model.
         wanted: Models that have to answer for the server to be ready.
-        last_end: How the last tritonserver ended by itself, and when; None where none did.
+        last_end: End of the last tritonserver that ended by itself, with its time; None if none did.
     """
 
     launch: Launch
@@ -258,7 +258,7 @@ def restart_while_failing(
     Args:
         attempt: Serves once. Its argument is the number of the restart, from 1; it returns how that ended, and for how
             many seconds it served.
-        max_restarts: Largest number of restarts in a row; a server that served for `STABLE_AFTER_S` starts a new row.
+        max_restarts: Maximum number of consecutive restarts; the count starts again after `STABLE_AFTER_S` of serving.
         wait: Waits for so many seconds; returns True where a stop is requested.
         clock: Returns the time in seconds.
     """

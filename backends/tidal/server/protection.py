@@ -53,7 +53,7 @@ class Protection:
         environment: Additional variables of its environment.
         stack_bytes: Soft stack limit of its process in bytes; None leaves it unchanged.
         guarded: Whether the HTTP guard is preloaded.
-        lacking: What is not protected, and what to do about it; empty where everything is.
+        lacking: Missing protection and its remedy, one sentence each; empty if nothing is missing.
     """
 
     options: tuple[str, ...] = ()

@@ -85,7 +85,7 @@ def evaluate(memory: WantedModels, seen: ReadinessObservation) -> tuple[dict[str
 
     Args:
         memory: Wanted models from the last call; `WantedModels()` at first.
-        seen: What was observed now.
+        seen: Observation of the latest poll.
 
     Returns:
         Readiness by model name, sorted, and the wanted models for the next call.

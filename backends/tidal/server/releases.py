@@ -61,7 +61,7 @@ class Vulnerability:
     Attributes:
         names: CVE numbers.
         fixed_in: First release without them.
-        what: What a request can cause.
+        what: Possible effect of a request.
         protection: Part of Tidal that protects an older server; empty where none does.
     """
 

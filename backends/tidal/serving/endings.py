@@ -41,7 +41,7 @@ def deadline_passed(latency_ms: float | None, before: str) -> Unavailable:
 
     Args:
         latency_ms: Deadline, in milliseconds after arrival.
-        before: What the deadline passed before, as the end of the sentence: `an answer`.
+        before: Event that the deadline preceded, as the end of the sentence: `an answer`.
     """
     return Unavailable(f"the deadline of {latency_ms:g} ms passed before {before}")
 
@@ -56,6 +56,6 @@ def failure(error: Exception, what: str) -> TidalError:
 
     Args:
         error: Exception that was caught.
-        what: What failed, as the start of the sentence: `the engine failed`.
+        what: Part that failed, as the start of the sentence: `the engine failed`.
     """
     return error if isinstance(error, TidalError) else Internal(f"{what}: {error}")

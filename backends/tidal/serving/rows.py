@@ -36,7 +36,7 @@ class RequestRows(Generic[Result]):
 
         Args:
             row: Index of the row in its request.
-            result: What the row's query gave.
+            result: Result of the row's query.
 
         Returns:
             Whether this was the last result: the caller answers the request.

@@ -199,7 +199,7 @@ class LevelCalls:
 
 
 def _needless(job: CascadeJob) -> Cancelled | None:
-    """Return the error of a request that needs no answer any more, or None."""
+    """Return the error for a job whose request was answered or cancelled while it waited, else None."""
     if job.request.answered:
         return Cancelled("the request was answered while it waited")
     return cancellation(job.request, time.monotonic())

@@ -79,7 +79,7 @@ def prune_ids(encoded: EncodedWords, kept: npt.ArrayLike) -> EncodedWords:
     """
     stay = np.asarray(kept, np.bool_)
     texts, spans = _assemble(encoded.texts, encoded.spans, stay)
-    # Two entries behind the words: for tokens of blanks, and for special tokens.
+    # Two entries after the words: for tokens of blanks, and for special tokens.
     numbers = np.concatenate([np.where(stay, np.cumsum(stay) - 1, BLANK), [BLANK, SPECIAL]])
     words = numbers[encoded.words]
     tokens = words != BLANK

@@ -24,7 +24,7 @@ class SourceText:
 
     Attributes:
         texts: Texts as they were tokenised.
-        skipped: For each text the number of characters before it that the client sent and the tokenizer did not get.
+        skipped: Number of characters before each text that the client sent and the tokenizer did not get.
     """
 
     def __init__(self, texts: tuple[str, ...], encoding: Encoding) -> None:

@@ -56,7 +56,7 @@ class Words:
     """Words of one query's raw texts, and the word of each token.
 
     Args:
-        words: For each token the index of its word in `spans`, `SPECIAL` or `BLANK`; of shape [length].
+        words: Index of each token's word in `spans`, `SPECIAL` or `BLANK`; shape [length].
         spans: All words of `texts` in order, including those that truncation removed.
         texts: Raw texts that `spans` refer to: 1, or 2 for a pair.
         separable: Whether each word's tokens are independent of the words around it, and nothing was truncated: the

@@ -24,7 +24,7 @@ _TRIAL_EVERY = 16
 class ReturnWindow:
     """Decides how long a call of `execute` waits for its answers; used by one thread.
 
-    Only waits are counted: what became of answers that were not waited for says nothing about a wait.
+    Only waits are counted: the outcome of an answer that no call waited for is no evidence about waiting.
     """
 
     def __init__(self) -> None:

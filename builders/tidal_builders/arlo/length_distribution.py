@@ -31,7 +31,7 @@ class LengthDistribution:
 
     @classmethod
     def even(cls, max_length: int) -> LengthDistribution:
-        """All lengths come equally often.
+        """Uniform distribution over all lengths.
 
         Args:
             max_length: Longest input in tokens.

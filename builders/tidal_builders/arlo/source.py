@@ -35,7 +35,7 @@ class Source:
         model: Model of `transformers`.
         tokenizer: Its fast tokenizer.
         max_length: Maximum input length in tokens.
-        prepared: What the task adds to it.
+        prepared: Additions of the task: the graph's tail and settings.
     """
 
     folder: Path

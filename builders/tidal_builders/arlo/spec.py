@@ -59,7 +59,7 @@ class ArloSpec(LongTextOptions, RuntimeOptions, ModelSpec):
     )
     max_answer_tokens: int = Field(15, ge=1, le=1000, description="question-answering: longest answer in tokens")
     impossible_answers: bool = Field(
-        False, description="question-answering: whether an empty answer, that the context has none, is an answer too"
+        False, description="question-answering: whether the empty answer (the context has no answer) is accepted"
     )
 
     @field_validator("task")

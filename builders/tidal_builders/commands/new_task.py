@@ -31,7 +31,7 @@ class NewTask:
         force: Whether the task is added although its base or its outputs differ or cannot be compared.
         min_agreement: Least agreement with the source model's outputs, if it is given.
         task: Task of encoders that the head answers, if it is given.
-        pooling: How hidden states become an embedding, if it is given.
+        pooling: Pooling of hidden states into an embedding, if it is given.
         impossible_answers: Whether a question may have no answer in its context.
         max_answer_tokens: Maximum number of tokens of an answer to a question, if it is given.
     """
@@ -96,7 +96,7 @@ def needs_extra(what: str) -> Iterator[None]:
     """End the command, with the command that installs the `build` extra, if an import inside fails for its lack.
 
     Args:
-        what: What the command was to do, for the error: "import a task".
+        what: Purpose of the command, for the error: "import a task".
     """
     try:
         yield

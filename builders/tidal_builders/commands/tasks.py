@@ -85,7 +85,7 @@ def add(
         bool,
         typer.Option(
             "--impossible-answers",
-            help="Tasks of question-answering: whether an empty answer, that the context has none, is an answer too.",
+            help="Tasks of question-answering: whether the empty answer (the context has no answer) is accepted.",
         ),
     ] = False,
     max_answer_tokens: Annotated[

@@ -38,7 +38,7 @@ class EmbeddingTail(torch.nn.Module):
 
     Args:
         modes: Ways to pool.
-        layers: Modules behind the pooling.
+        layers: Modules after the pooling.
     """
 
     def __init__(self, modes: tuple[str, ...], layers: list[torch.nn.Module]) -> None:
@@ -93,7 +93,7 @@ def prepare_embedding(folder: Path, model: Any, options: PrepareOptions) -> Prep
     if options.pooling is not None:
         if any(isinstance(layer, Dense) for layer in layers):
             raise InvalidArgument(
-                f"field 'pooling': {folder} has dense layers behind its own pooling, {', '.join(modes)}; remove the "
+                f"field 'pooling': {folder} has dense layers after its own pooling, {', '.join(modes)}; remove the "
                 "field"
             )
         modes, width = (options.pooling,), int(model.config.hidden_size)
@@ -120,7 +120,7 @@ def prepare_embedding(folder: Path, model: Any, options: PrepareOptions) -> Prep
 def _modules(
     folder: Path, modules: tuple[SentenceModule, ...], width: int
 ) -> tuple[tuple[str, ...], list[torch.nn.Module], int]:
-    """Ways to pool, the layers behind it, and the width of the result."""
+    """Ways to pool, the layers after it, and the width of the result."""
     if not modules:
         return (), [], width
     kinds = [module.kind for module in modules]
@@ -141,7 +141,7 @@ def _modules(
             layers.append(Normalize())
         elif module.kind != "Dropout":
             raise InvalidArgument(
-                f"{folder} has the module {module.kind} behind its pooling; accepted are Dense, Normalize and Dropout"
+                f"{folder} has the module {module.kind} after its pooling; accepted are Dense, Normalize and Dropout"
             )
     return modes, layers, width
 

@@ -20,12 +20,12 @@ class BuildTask:
     """How models for one task are built.
 
     Attributes:
-        native: What a source model for the task is recognised as.
+        native: Type by which a source model is recognised.
         auto_class: Class of transformers that loads the source model.
         prepare: Function of the folder, the model and `PrepareOptions` that returns `Prepared`, as `module:name`.
         measure: `Measure` of the engines' agreement with the source model, or a function of the labels' names that
             returns it, as `module:name`.
-        others: What else a model that is built for the task on request may be recognised as.
+        others: Other accepted types when the task is requested.
         pairs: Whether queries are pairs of texts.
     """
 

@@ -18,7 +18,7 @@ class MaskedLogits(torch.nn.Module):
     """Logits of the masked tokens, [rows, MAX_MASKS * vocabulary]."""
 
     def forward(self, outputs: Any, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Return the logits, of which those behind a row's masked tokens have no meaning."""
+        """Return the logits, of which those after a row's masked tokens have no meaning."""
         return torch.flatten(outputs.logits, 1)
 
 
@@ -51,7 +51,7 @@ def prepare_masks(folder: Path, model: Any, options: PrepareOptions) -> Prepared
 
 
 def masked_vectors(vectors: torch.Tensor, masked: torch.Tensor) -> torch.Tensor:
-    """Return the vectors of the first masked tokens, [rows, MAX_MASKS, width]; zeros behind a row's.
+    """Return the vectors of the first masked tokens, [rows, MAX_MASKS, width]; zeros after a row's.
 
     A product with a matrix of zeros and ones, which every engine supports for any length.
 

@@ -27,13 +27,13 @@ class Measure:
     """A measure of the difference between an engine and the source model.
 
     Attributes:
-        error_name: What `error` is, as in "largest logit error".
+        error_name: Name of `error`, such as "largest logit error".
         error: Error of a sample from the engine's output and the source model's, both without padding.
         tolerance: Accepted error by precision, unless a spec names one.
         agreement_name: Name of `agreement` in manifests.
         agreement: Agreement over all samples from 0 to 1, from the outputs of the engine and the source model.
         least: Least agreement by precision.
-        miss: What an agreement below the least one means, with places for it and for the least one.
+        miss: Clause for an agreement below the least one, with places for both.
     """
 
     error_name: str

@@ -1,4 +1,4 @@
-"""Pooling as sentence-transformers defines it: the vectors of tokens become one, whatever the padding behind them."""
+"""Pooling as sentence-transformers defines it: the vectors of tokens become one, whatever the padding after them."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class PrepareOptions:
 
     Attributes:
         labels: Names of the labels; None for the model's own.
-        pooling: How token vectors become one; None for the model's own.
+        pooling: Pooling of token vectors into one; None for the model's own.
         normalize: Whether vectors get a length of 1; None for the model's own.
         prompts: Texts in front of a query's text, by name; None for the model's own.
         default_prompt: Name of the prompt of requests that name none; None for the model's own.

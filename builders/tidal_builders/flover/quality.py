@@ -51,7 +51,7 @@ class TextReference:
 
     Attributes:
         ids: Token ids, int64 [tokens].
-        logits: Logits of the source behind each token but the last, float32 [tokens - 1, vocabulary].
+        logits: Logits of the source after each token but the last, float32 [tokens - 1, vocabulary].
     """
 
     ids: npt.NDArray[np.int64]

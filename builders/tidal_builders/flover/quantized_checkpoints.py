@@ -144,7 +144,7 @@ def read_layer(
     """Read the weight of a linear layer; None if it is not stored as integers.
 
     Args:
-        scheme: How the checkpoint stores its layers.
+        scheme: Storage of the checkpoint's layers.
         name: Name of the layer.
         get: Returns a tensor of the checkpoint by name as it is stored; None if there is none.
 

@@ -52,7 +52,7 @@ def read_weights(folder: Path, name: str, pickled: str, how: str) -> dict[str, F
         folder: Folder of the source.
         name: Name of the file.
         pickled: Name of the file's pickled form, which is never read, because loading a pickle can run code.
-        how: How to save safetensors instead, for the error.
+        how: Way to save safetensors instead, for the error.
 
     Returns:
         float32 arrays by name.

@@ -107,7 +107,7 @@ def choose_engines(
     Args:
         folder: Folder with one folder per graph, into which plans for fixed sizes are written.
         form: Shapes and γ values of batches.
-        target: What engines are built for.
+        target: Device and engine to build for.
         static_batches: Batch sizes to try for γ up to 0, ascending; those above the form's `max_batch` are ignored.
         seconds: Time in seconds after which no further round starts, per γ; two rounds are always run.
         progress: Called with the completed share, 0 to 1.
@@ -152,7 +152,7 @@ def open_one(folder: Path, form: OtasForm, target: EngineTarget, engine: OtasEng
     Args:
         folder: Folder with one folder per graph.
         form: Shapes and γ values of batches.
-        target: What engines are built for.
+        target: Device and engine to build for.
         engine: The engine to open.
     """
     shapes = form.shapes(engine.gammas, engine.batch)

@@ -57,7 +57,7 @@ class TransformerModel(nn.Module):
             pixel_values: Images, of shape [images, channels, height, width].
             prompts: Prompts of each image's task, of shape [images, layers, γ, width]; only if γ is above 0.
             patches: Indices of the patches that are used, of shape [images, any number]; only with γ = 0.
-            scatter: How patches are merged, see `merge_tokens`.
+            scatter: Form of merging patches, see `merge_tokens`.
 
         Returns:
             Normalised and pooled features, of shape [images, width].
@@ -112,7 +112,7 @@ class GammaModule(nn.Module):
     Args:
         model: The transformer.
         gamma: The γ.
-        scatter: How patches are merged, see `merge_tokens`.
+        scatter: Form of merging patches, see `merge_tokens`.
     """
 
     def __init__(self, model: TransformerModel, gamma: int, *, scatter: bool = True) -> None:

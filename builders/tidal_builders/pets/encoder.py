@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tidal.errors import Unsupported, did_you_mean
+from tidal.pets.engine.description import BlockPaths
 from tidal.pets.terms import FloatArray, LinearLayer, NormLayer
 from tidal_builders.foreign.files import array_of
 
@@ -20,20 +21,6 @@ _ACTIVATIONS = {
     "relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu", "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class BlockPaths:
-    """Paths of one block's layers; those that tasks name."""
-
-    query: str
-    key: str
-    value: str
-    attention_output: str
-    attention_norm: str
-    inner: str
-    outer: str
-    output_norm: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +112,7 @@ def _read_bert(model: Any, encoder: Any) -> Encoder:
     )
     types = state.table("embeddings.token_type_embeddings.weight")
     positions = state.table("embeddings.position_embeddings.weight")
-    if config.model_type != "bert":  # RoBERTa's positions begin behind the padding token's
+    if config.model_type != "bert":  # RoBERTa's positions begin after the padding token's
         positions = positions[config.pad_token_id + 1 :]
     single = types.shape[0] == 1
     pooler = Pooler("pooler.dense", "tanh") if getattr(encoder, "pooler", None) is not None else None

@@ -17,10 +17,10 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino.utils.node_factory import NodeFactory
 
-from tidal.pets.engine.description import ATTENTION_RECEIVED, WORDS, Description, LinearSpec, NormSpec
+from tidal.pets.engine.description import ATTENTION_RECEIVED, WORDS, BlockPaths, Description, LinearSpec, NormSpec
 from tidal.pets.openvino_engine.native import library, library_path
 from tidal.pets.terms import FloatArray
-from tidal_builders.pets.encoder import BlockPaths, Encoder
+from tidal_builders.pets.encoder import Encoder
 
 
 def build_graph(encoder: Encoder, digest: str, *, attention: bool = False) -> tuple[ov.Model, Description]:

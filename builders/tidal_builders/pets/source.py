@@ -105,7 +105,7 @@ def _max_length(model: Any, tokenizer: Any) -> int:
     """Longest input: the positions that the model has and its tokenizer permits."""
     limit = int(min(tokenizer.model_max_length, model.config.max_position_embeddings))
     for name, layer in model.named_modules():
-        # RoBERTa counts positions from behind the padding index.
+        # RoBERTa counts positions from after the padding index.
         if name.endswith("position_embeddings") and getattr(layer, "padding_idx", None) is not None:
             limit = min(limit, layer.num_embeddings - layer.padding_idx - 1)
     return limit

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, cast
 
-from tidal.pets.engine.description import WORDS, BlockPaths, Description, EncoderForm, LinearSpec, NormSpec
+from tidal.pets.engine.description import WORDS, Description, EncoderForm, LinearSpec, NormSpec
 from tidal.pets.terms import FloatArray
 from tidal_builders.pets.encoder import Encoder
 
@@ -40,7 +39,7 @@ def weights_of(encoder: Encoder, digest: str, *, hidden: bool = True) -> tuple[d
         activation=cast(Any, encoder.activation),
         epsilon=encoder.epsilon,
         embedding_norm=encoder.embedding_norm,
-        blocks=tuple(BlockPaths(**dataclasses.asdict(block)) for block in encoder.blocks),
+        blocks=encoder.blocks,
         pooler=None if pooler is None else pooler.path,
         pooler_activation=None if pooler is None else cast(Any, pooler.activation),
     )

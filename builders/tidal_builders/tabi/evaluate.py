@@ -103,7 +103,7 @@ class LevelChain:
         Args:
             reach: Probability that each query runs each level, from `reach`.
             weights: Weights of the ensemble, one entry for each number of levels that have run.
-            counts: How often each query counts, [n]; None: all once.
+            counts: Number of times that each query counts, [n]; None: all once.
         """
         answered = answering(reach) if counts is None else answering(reach) * counts
         answers = np.concatenate([self.answers(each) for each in weights])

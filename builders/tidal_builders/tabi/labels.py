@@ -39,7 +39,7 @@ class LabelAgreement:
     Attributes:
         task: Task of the cascade; a regression has one output and no labels, a reranker one output for `RELEVANCE`.
         labels: Labels in the cascade's order.
-        orders: For each level the index of each label in its logits; None if that is the cascade's order.
+        orders: Index of each label in a level's logits, by level; None if that is the cascade's order.
     """
 
     task: CascadeTask

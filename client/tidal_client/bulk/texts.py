@@ -26,7 +26,7 @@ class TextFile:
     Attributes:
         path: Path of the file.
         numbered: Reads the texts from the beginning, each with the number of its line or row from 1.
-        unit: What has one text, for errors: ``line`` or ``row``.
+        unit: Unit that has one text, for errors: ``line`` or ``row``.
     """
 
     path: Path

@@ -36,7 +36,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print the figures of one interval and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per interval.")] = False,
 ) -> None:
-    """Show the models of running servers: state, throughput, latency, queue, and what is special about each backend.
+    """Show the models of running servers: state, throughput, latency, queue, and figures specific to each backend.
 
     Rates and percentiles are of the last 5 seconds. Below the table each model that works has a line with its own
     figures: runtimes and lengths (arlo), levels and confidence (tabi), tasks (pets), gamma and utility (otas), slots

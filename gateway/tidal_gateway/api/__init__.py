@@ -1,1 +1,1 @@
-"""The APIs that the gateway speaks: one module per API, one entry of `tidal_gateway.api.routes` per route."""
+"""The APIs that the gateway serves: one module per API, one entry of `tidal_gateway.api.routes` per route."""

@@ -40,12 +40,12 @@ class EventStream:
 
 
 def json_answer(document: Any, status: int = 200) -> HttpAnswer:
-    """Return a JSON document, in which arrays of numpy may stand, as an answer."""
+    """Return a JSON document that may contain numpy arrays, as an answer."""
     return HttpAnswer(dump(document), status)
 
 
 def dump(document: Any) -> bytes:
-    """Return a JSON document, in which arrays of numpy may stand."""
+    """Return a JSON document that may contain numpy arrays."""
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 

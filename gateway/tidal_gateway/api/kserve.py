@@ -1,4 +1,4 @@
-"""KServe's v2 protocol: inference with JSON and binary tensors, `generate`, metadata and health, all read-only else."""
+"""KServe's v2 protocol without model control: JSON and binary tensors, `generate`, metadata and health."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class InferBody(Body):
 
 
 def split_body(headers: Mapping[str, str], body: bytes) -> tuple[bytes, memoryview]:
-    """Return the JSON part of a body, and the binary parts behind it.
+    """Return the JSON part of a body, and the binary parts after it.
 
     Raises:
         Refusal: The header that has the length of the JSON part does not fit.
@@ -74,7 +74,7 @@ def split_body(headers: Mapping[str, str], body: bytes) -> tuple[bytes, memoryvi
 
 
 def add_input(message: Any, tensor: Any, binary: memoryview) -> memoryview:
-    """Add an input to a `ModelInferRequest`, and return the binary parts behind its own.
+    """Add an input to a `ModelInferRequest`, and return the binary parts after its own.
 
     Args:
         message: Message to add to.
@@ -163,7 +163,7 @@ def response_body(response: Any, binary: Mapping[str, bool], default_binary: boo
 
     Args:
         response: Answer of the server.
-        binary: By output name: whether the client wants it as a binary part.
+        binary: Whether the client wants an output as a binary part, by output name.
         default_binary: The same for outputs that it did not name.
     """
     outputs: list[dict[str, Any]] = []

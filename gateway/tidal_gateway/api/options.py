@@ -101,7 +101,7 @@ def passed_on(
         fields: Fields of the body that the API's code does not use itself.
         headers: Headers by lower-case name.
         declared: Names of the fields that the API has, for the error about an unknown one.
-        neutral: By name of a field that is not supported here: values that request nothing.
+        neutral: Values that request nothing, by name of a field that is not supported here.
 
     Raises:
         Refusal: A field is unknown or requests what the model cannot do, or a header and a field differ.

@@ -19,7 +19,7 @@ def refuse_full(gateway: Gateway, exchange: Exchange, key: KeyEntry | None, name
 
     Args:
         gateway: State of the worker.
-        exchange: What is known of the request.
+        exchange: Log and metric fields of the request.
         key: API key; None where none is needed.
         name: Name of the model, or ``model/task``; empty if it is not known.
 

@@ -49,7 +49,7 @@ class ApiRequest:
 
     Attributes:
         gateway: State of the worker.
-        exchange: What log and metrics say about the request.
+        exchange: Log and metric fields of the request.
         key: API key; None where none is needed.
         headers: Headers by lower-case name.
         body: Body.

@@ -39,7 +39,7 @@ def add(
     ] = None,
     requests_per_minute: Annotated[int | None, typer.Option(min=1, help="Maximum number of requests a minute.")] = None,
     tokens_per_minute: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of tokens a minute, read and generated.")
+        int | None, typer.Option(min=1, help="Maximum number of prompt and generated tokens a minute.")
     ] = None,
     max_concurrency: Annotated[int | None, typer.Option(min=1, help="Maximum number of concurrent requests.")] = None,
     as_json: AsJson = False,

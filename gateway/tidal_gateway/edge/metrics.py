@@ -24,7 +24,7 @@ SECONDS = Histogram(
 FIRST_PART = Histogram(
     "tidal_gateway_first_part_seconds", "Time from arrival to the first part of a stream", ["route"], buckets=_BUCKETS
 )
-TOKENS = Counter("tidal_gateway_tokens_total", "Tokens read and generated", ["model", "direction"])
+TOKENS = Counter("tidal_gateway_tokens_total", "Prompt and generated tokens", ["model", "direction"])
 IN_FLIGHT = Gauge("tidal_gateway_in_flight_requests", "Requests without an answer", multiprocess_mode="livesum")
 RETRIES = Counter("tidal_gateway_retries_total", "Requests sent again, by why it was allowed", ["reason"])
 SERVER_UP = Gauge(

@@ -22,7 +22,7 @@ _REFUSALS: Final = {
     431: ("headers_too_large", "the headers of the request are too large; accepted are up to max_header_bytes"),
     503: ("too_many_connections", "there are too many connections; try again later"),
 }
-# Requests that may wait behind one that is being answered while the connection is read, which alone detects its end.
+# Requests that may wait after one that is being answered while the connection is read, which alone detects its end.
 _MAX_WAITING: Final = 16
 
 
@@ -34,7 +34,7 @@ class ConnectionLimits:
         max_connections: Maximum number of connections of a worker.
         max_header_bytes: Largest total size of the headers.
         header_timeout_s: Longest time until they are complete, in seconds.
-        max_waiting_bytes: Largest body that is read of a request behind one that is being answered.
+        max_waiting_bytes: Largest body that is read of a request after one that is being answered.
     """
 
     max_connections: int
@@ -86,7 +86,7 @@ class ResponseTransport:
             return
         if self._joined:
             data, self._joined = self._head + data, False
-        # Bytes behind the request that are no HTTP have closed the connection; uvloop raises where asyncio does not.
+        # Bytes after the request that are no HTTP have closed the connection; uvloop raises where asyncio does not.
         if not self._transport.is_closing():
             self._transport.write(data)
 
@@ -254,7 +254,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, status: int) -> None:
-        """Answer with an error behind the answers to all requests before, and close the connection."""
+        """Answer with an error after the answers to all requests before, and close the connection."""
         self._refused = True
         self._stop_timer()
         if self._is_idle():

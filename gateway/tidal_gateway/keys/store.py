@@ -152,7 +152,7 @@ def add_key(
         name: Name of the user or team of the key.
         models: Models and tasks that it may use, as patterns such as ``intent`` or ``encoder/mood``; empty for all.
         requests_per_minute: Maximum number of requests per minute; None for no limit.
-        tokens_per_minute: Maximum number of tokens per minute, read and generated; None for no limit.
+        tokens_per_minute: Maximum number of prompt and generated tokens per minute; None for no limit.
         max_concurrency: Maximum number of concurrent requests; None for no limit.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 from tidal_client.live.charts import CHARTS
 from tidal_client.live.recorder import Recorder
 from tidal_client.live.states import READY, ModelState, states_of
-from tidal_gateway.live.sources import Reading
+from tidal_gateway.live.sources import ServerReport
 from tidal_gateway.upstream.models import ModelFacts
 from tidal_gateway.upstream.server import Server
 
@@ -26,7 +26,7 @@ def definitions() -> dict[str, list[dict[str, str]]]:
     }
 
 
-def frame(recorder: Recorder, readings: Sequence[Reading], servers: Sequence[Server]) -> Frame:
+def frame(recorder: Recorder, readings: Sequence[ServerReport], servers: Sequence[Server]) -> Frame:
     """Return the state and the figures of all models.
 
     Args:
@@ -93,7 +93,7 @@ def values_only(found: Frame) -> Frame:
     }
 
 
-def _server(server: Server, reading: Reading | None) -> dict[str, Any]:
+def _server(server: Server, reading: ServerReport | None) -> dict[str, Any]:
     ready: Mapping[str, Any] = (reading.ready if reading is not None else None) or {}
     return {
         "name": server.address,

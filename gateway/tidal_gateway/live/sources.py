@@ -14,7 +14,7 @@ from tidal_client.live.scrape import Scrape, parse
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ServerReport:
     """Report of one server.
 
     Attributes:
@@ -34,7 +34,7 @@ class Reading:
     cpu_s: float = 0.0
 
 
-async def read_servers(servers: Sequence[tuple[str, str | None]]) -> list[Reading]:
+async def read_servers(servers: Sequence[tuple[str, str | None]]) -> list[ServerReport]:
     """Read all servers at once.
 
     Args:
@@ -43,22 +43,22 @@ async def read_servers(servers: Sequence[tuple[str, str | None]]) -> list[Readin
     return list(await asyncio.gather(*(asyncio.to_thread(_read, *each) for each in servers)))
 
 
-def _read(address: str, status: str | None) -> Reading:
+def _read(address: str, status: str | None) -> ServerReport:
     began = time.thread_time()
     found = _read_all(address, status)
     return replace(found, cpu_s=time.thread_time() - began)
 
 
-def _read_all(address: str, status: str | None) -> Reading:
+def _read_all(address: str, status: str | None) -> ServerReport:
     if status is None:
-        return Reading(address, reason="its status endpoint is not known: name it in the setting server, status=")
+        return ServerReport(address, reason="its status endpoint is not known: name it in the setting server, status=")
     ready, models = read_report(status, "/ready"), read_report(status, "/models")
     if models is None:
-        return Reading(address, ready=ready, reason=f"the status endpoint {status} does not answer")
+        return ServerReport(address, ready=ready, reason=f"the status endpoint {status} does not answer")
     # Triton listens for all three protocols on one address.
     metrics = f"{address.rpartition(':')[0]}:{models.get('metrics_port')}"
     try:
         scrape = parse(read_metrics(metrics), time.monotonic())
     except (ConnectionFailed, ValueError) as error:
-        return Reading(address, None, ready, models, str(error))
-    return Reading(address, scrape, ready, models)
+        return ServerReport(address, None, ready, models, str(error))
+    return ServerReport(address, scrape, ready, models)

@@ -141,7 +141,7 @@ class CallParser:
         return [CallPart(self.calls - 1, None, part)] if part else []
 
     def _tail(self, last: bool) -> list[str | CallPart]:
-        """The end of a call's object behind its arguments."""
+        """The end of a call's object after its arguments."""
         place = self._buffer.find("}")
         if place >= 0:
             self._buffer, self._state = self._buffer[place + 1 :], self._behind
@@ -194,7 +194,7 @@ class ObjectScanner:
         self._in_string = self._escaped = False
 
     def feed(self, text: str) -> int | None:
-        """Return the index behind the object's end in this part; None if it goes on."""
+        """Return the index after the object's end in this part; None if it goes on."""
         for place, sign in enumerate(text):
             if self._escaped:
                 self._escaped = False
@@ -213,7 +213,7 @@ class ObjectScanner:
 
 
 def _object_end(text: str) -> int | None:
-    """Index behind the object at the beginning of a text; None if it is not complete."""
+    """Index after the object at the beginning of a text; None if it is not complete."""
     return ObjectScanner().feed(text)
 
 

@@ -44,7 +44,7 @@ TOOL_FORMATS: Final[Mapping[str, ToolFormat]] = {
     "hermes": ToolFormat("<tool_call>", "</tool_call>", "arguments", (), ("<tool_call>", "</tool_call>")),
     # Llama 3.1 to 3.3.
     "llama3": ToolFormat("", "", "parameters", ("<|python_tag|>",), ('"parameters"', "ipython")),
-    # Mistral 7B 0.3, Nemo, Mixtral 8x22B: later ones write [ARGS] behind a name. The tokenizer's own text of the mark
+    # Mistral 7B 0.3, Nemo, Mixtral 8x22B: later ones write [ARGS] after a name. The tokenizer's own text of the mark
     # is no part of an answer, since it is a special token.
     "mistral": ToolFormat(
         "",

@@ -20,7 +20,7 @@ class TaskReport(_Report):
     Attributes:
         kind: Kind of fine-tuning, such as ``lora``.
         created: Time at which it was added, in seconds since 1970; 0 if unknown.
-        task: What its outputs mean, such as ``classification``; empty where its model decides.
+        task: Task that its outputs belong to, such as ``classification``; empty where its model decides.
         labels: Names of its labels, in the order of its probabilities.
     """
 
@@ -30,13 +30,13 @@ class TaskReport(_Report):
     labels: tuple[str, ...] = ()
 
 
-class ModelReport(_Report):
+class DescribedModel(_Report):
     """One model.
 
     Attributes:
         kind: Kind of its spec, such as ``pets``; empty if unknown.
         created: Time of its build, in seconds since 1970; 0 if unknown.
-        task: What its outputs mean; empty if its tasks decide, or none is known.
+        task: Task that its outputs belong to; empty if its tasks decide, or none is known.
         labels: Names of its labels, in the order of its probabilities.
         chat_template: Jinja source of its chat template; None for none.
         tasks: Its tasks by name.
@@ -57,20 +57,20 @@ class ModelReport(_Report):
 
 
 class _Document(_Report):
-    models: Mapping[str, ModelReport]
+    models: Mapping[str, DescribedModel]
 
 
 #: Of a model that nothing describes.
-UNKNOWN: Final = ModelReport()
+UNKNOWN: Final = DescribedModel()
 
 
-async def read_models(address: str) -> Mapping[str, ModelReport] | None:
+async def read_models(address: str) -> Mapping[str, DescribedModel] | None:
     """Read the descriptions at `host:port` by model; None where nothing answers or the document has another form."""
     content = await get_document(address, "/models")
     return None if content is None else parse_models(content)
 
 
-def parse_models(content: bytes) -> Mapping[str, ModelReport] | None:
+def parse_models(content: bytes) -> Mapping[str, DescribedModel] | None:
     """Return the descriptions of a document by model; None if it has another form."""
     try:
         return _Document.model_validate_json(content).models

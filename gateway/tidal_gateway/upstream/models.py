@@ -50,7 +50,7 @@ class ModelFacts:
         backend: Name of the backend.
         max_rows: Maximum number of rows of a request; 0 if the model has no batch axis.
         decoupled: Whether it answers in streams only.
-        task: What an encoder's outputs mean, from its config; empty if the config does not say.
+        task: Task of an encoder, from its config; empty if the config does not say.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""The outages of one server and of its models: the only place that knows what died, what is out, and when it is tried.
+"""The outages of one server and of its models.
+
+This is the only owner of which processes crashed, which models are unavailable, and when each is retried.
 
 The end of a process is observed in three ways: the connection to the server breaks, Triton or a model says so in an
 error, or the supervisor reports a restart. All calls that one end cut off belong to one `Outage`. Nothing here reads a
@@ -62,7 +64,7 @@ class Outage:
     number: int = field(default_factory=lambda: next(_numbers))
 
     def check_after_s(self, now: float) -> float:
-        """Seconds until the next check: a tenth of the time that it has lasted, longer in a row of outages."""
+        """Seconds until the next check: a tenth of the time that it has lasted, longer after consecutive outages."""
         return min(MAX_CHECK_S, max(MIN_CHECK_S * 2.0 ** min(self.row, 4), (now - self.since) / 10))
 
 
@@ -80,7 +82,7 @@ class Outages:
         return self._open.get(model)
 
     def admits(self, model: str, now: float) -> bool:
-        """Whether a request to a model may be sent: it is not out, or it is time to try it with one request."""
+        """Whether a request to a model may be sent: it is available, or one trial request is due."""
         if not self._open:
             return True
         if None in self._open:
@@ -89,14 +91,14 @@ class Outages:
         return found is None or (not found.listed and not found.trying and now >= found.tried)
 
     def sent(self, model: str) -> Outage | None:
-        """Record a request that was admitted, and return the outage whose end it tries; None for none."""
+        """Record a request that was admitted, and return the outage that it probes; None if there is none."""
         found = self._open.get(model) if self._open else None
         if found is not None:
             found.trying = True
         return found
 
     def released(self, tried: Outage | None) -> None:
-        """Record that a request for which `sent` returned an outage ended without telling anything."""
+        """Record that a request for which `sent` returned an outage ended without showing whether the model answers."""
         if tried is not None:
             tried.trying = False
 
@@ -110,7 +112,7 @@ class Outages:
 
         Args:
             model: Model that was called.
-            failure: What died or refuses.
+            failure: Kind and scope of the failure.
             sent: Time at which the call was sent.
             now: Time of the failure.
             restarts: Number of restarts that were reported when it was sent.
@@ -148,7 +150,7 @@ class Outages:
         return found
 
     def read(self, report: ServeReport, now: float) -> None:
-        """Use a report of the supervisor: models that it restarts are out, those that it restarted are not."""
+        """Use a report of the supervisor: models being restarted are unavailable; restarted models are available."""
         self.report = report
         for model in report.not_ready:
             found = self._open.get(model) or self._begin(model, now)
@@ -160,7 +162,7 @@ class Outages:
                 self._end(found, now)
 
     def unreported(self, now: float) -> None:
-        """Record that the supervisor is silent: models that it restarted are tried."""
+        """Record that the supervisor does not report: restarted models are probed."""
         self.report = replace(self.report, not_ready=frozenset())
         for found in self._open.values():
             if found.listed:
@@ -191,7 +193,7 @@ class Outages:
             self._end(found, now)
 
     def check_after_s(self, now: float, steady_s: float) -> float:
-        """Seconds until the next check of the server; `steady_s` while nothing is out."""
+        """Seconds until the next check of the server; `steady_s` without an outage."""
         return min((each.check_after_s(now) for each in self._open.values()), default=steady_s)
 
     def _begin(self, scope: str | None, now: float) -> Outage:

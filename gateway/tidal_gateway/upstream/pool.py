@@ -14,7 +14,7 @@ from tidal_gateway.errors import Refusal
 from tidal_gateway.upstream.calls import Call, Outgoing, ProcessDied
 from tidal_gateway.upstream.channel import Metadata
 from tidal_gateway.upstream.checked_servers import CheckedServers
-from tidal_gateway.upstream.described import UNKNOWN, ModelReport
+from tidal_gateway.upstream.described import UNKNOWN, DescribedModel
 from tidal_gateway.upstream.failures import failure_of
 from tidal_gateway.upstream.lanes import Lanes
 from tidal_gateway.upstream.models import ModelFacts
@@ -71,7 +71,7 @@ class ServerPool:
         found = {name: each for server in self.servers if server.up for name, each in server.models.items()}
         return [found[name] for name in sorted(found) if not found[name].internal]
 
-    def report(self, name: str) -> ModelReport:
+    def report(self, name: str) -> DescribedModel:
         """What a `tidal serve` reports of a model; nothing is known where no server has a status endpoint."""
         return next((each.reports[name] for each in self.servers if name in each.reports), UNKNOWN)
 

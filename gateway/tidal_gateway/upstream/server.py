@@ -11,7 +11,7 @@ from typing import Final
 from tidal_client.errors import RequestError
 from tidal_gateway.upstream.calls import Call
 from tidal_gateway.upstream.channel import Channel
-from tidal_gateway.upstream.described import ModelReport, read_models
+from tidal_gateway.upstream.described import DescribedModel, read_models
 from tidal_gateway.upstream.failures import Failure
 from tidal_gateway.upstream.models import ModelFacts, model_facts
 from tidal_gateway.upstream.outages import MIN_CHECK_S, Outage, Outages
@@ -59,7 +59,7 @@ class Server:
         self.reason = "not checked yet"
         self.models: dict[str, ModelFacts] = {}
         self.known: dict[str, ModelFacts] = {}
-        self.reports: Mapping[str, ModelReport] = {}
+        self.reports: Mapping[str, DescribedModel] = {}
         self.calls: set[Call] = set()
         self.outages = Outages()
         self._changed = changed

@@ -21,7 +21,7 @@ class ServeReport:
     """What `GET /ready` of the status endpoint reports.
 
     Attributes:
-        state: What `tidal serve` does: ``starting``, ``serving``, ``restarting`` or ``ending``; empty if unknown.
+        state: State of `tidal serve`: ``starting``, ``serving``, ``restarting`` or ``ending``; empty if unknown.
         server_restarts: Number of restarts of tritonserver.
         model_restarts: Number of restarts by model.
         not_ready: Models that do not answer.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidal.flover.policies import Acceptance, Draft, SpeculationPolicy
+from tidal.flover.policies import Draft, DraftAcceptance, SpeculationPolicy
 from tidal.flover.policies.speculation import MOST_DRAFTED
 
 
@@ -106,7 +106,7 @@ def test_steps_that_take_longer_than_predicted_make_drafts_cheaper() -> None:
 
 
 def test_acceptance_follows_what_is_observed() -> None:
-    acceptance = Acceptance(0.5)
+    acceptance = DraftAcceptance(0.5)
     for _ in range(50):
         acceptance.observe(4, rejected=False)
     assert acceptance.mean > 0.99

@@ -18,7 +18,7 @@ from testing.requests import FakeRequest, make_context
 from testing.waiting import until
 from tests.flover.service.runners import EOS, MAX_LENGTH, VOCABULARY, CheapCosts, RandomMoves, ScriptedRunner
 from tidal.flover.chat import ChatFormat, ChatTemplate
-from tidal.flover.engine.runners import Runner, SharedRunner
+from tidal.flover.engine.runners import PassRunner, SharedRunner
 from tidal.flover.engine.speculation import Speculation
 from tidal.flover.form import DecoderForm
 from tidal.flover.generation import Generation
@@ -166,7 +166,7 @@ _models = itertools.count()
 @contextmanager
 def running(
     folder: Path,
-    decoder: Runner | None = None,
+    decoder: PassRunner | None = None,
     *,
     tokenizer: Path | None = None,
     shuffle: bool = True,

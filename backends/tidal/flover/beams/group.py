@@ -59,7 +59,7 @@ class BeamGroup:
         """Extend every beam by one token.
 
         Args:
-            logits: float32 [beams, vocabulary], in the order of `slots`; [1, vocabulary] behind the prompt.
+            logits: float32 [beams, vocabulary], in the order of `slots`; [1, vocabulary] after the prompt.
 
         Returns:
             Copies between the slots to make before the next step; none if the search has ended.

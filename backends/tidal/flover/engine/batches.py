@@ -48,7 +48,7 @@ class RowBatch(NamedTuple):
     Attributes:
         owners: Owners of the running slots; each has one row, or one and those of its draft.
         slots: Slot of each row, [rows] int64.
-        token_ids: Input token of each row, [rows] int64: the last one of its sequence, or a drafted one behind it.
+        token_ids: Input token of each row, [rows] int64: the last one of its sequence, or a drafted one after it.
         positions: Position in its slot where each row's token is written, [rows] int64.
     """
 

@@ -28,7 +28,7 @@ _NO_DRAFTS: Mapping[Generation, Sequence[int]] = {}
 Chunk = PrefillChunk[Generation]
 
 
-class Engine:
+class FloverEngine:
     """Runs generations; one thread calls it.
 
     A generation that ends, by its last token or because its client left, frees its slots before the next iteration.
@@ -249,7 +249,7 @@ class Engine:
         return True
 
     def _start_running(self, generation: Generation, logits: torch.Tensor) -> None:
-        """Append a generation's first token, behind its prompt; from now on it takes part in decode steps."""
+        """Append a generation's first token; from now on it takes part in decode steps."""
         if generation.cached_tokens:
             self._metrics.prefix_reused(generation.cached_tokens)
         self._append([SlotOwner(generation, 0)], logits)

@@ -61,7 +61,7 @@ class EngineRecords:
 
         Args:
             generation: The generation.
-            outcome: How it ended.
+            outcome: Outcome of the generation.
             running: Number of running slots then; None if it never had slots.
         """
         self._metrics.ended(generation, outcome)

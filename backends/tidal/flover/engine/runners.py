@@ -16,7 +16,7 @@ from tidal.flover.sampling import IntArray
 from tidal.flover.tasks.adapter import LoraAdapter
 
 
-class Runner(Protocol):
+class PassRunner(Protocol):
     """Passes over slots, from one thread at a time; see `tidal.flover.runner.FloverRunner`."""
 
     slots: int
@@ -53,10 +53,10 @@ class SharedRunner:
     A pass of a service that failed may still be running, or about to start, when the next service takes over.
 
     Args:
-        runner: Runner of a published version.
+        runner: PassRunner of a published version.
     """
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: PassRunner) -> None:
         self._runner = runner
         self._lock = threading.Lock()
         self._owner: object = None
@@ -76,7 +76,7 @@ class SharedRunner:
         self._owner = owner
 
     @contextmanager
-    def use(self, owner: object) -> Iterator[Runner]:
+    def use(self, owner: object) -> Iterator[PassRunner]:
         """Hold the runner for one pass.
 
         Raises:

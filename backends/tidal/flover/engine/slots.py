@@ -153,7 +153,7 @@ class GenerationSlots:
         )
 
     def draft_batch(self, drafts: Mapping[Generation, Sequence[int]]) -> RowBatch:
-        """Input of a pass over all running slots with drafted tokens behind the last token of some generations."""
+        """Input of a pass over all running slots with drafted tokens after the last token of some generations."""
         owners = self._running()
         slots, token_ids, positions = list[int](), list[int](), list[int]()
         for owner in owners:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tidal.flover.generation import Generation
-from tidal.flover.policies.speculation import MOST_DRAFTED, Acceptance, Draft, SpeculationPolicy
+from tidal.flover.policies.speculation import MOST_DRAFTED, Draft, DraftAcceptance, SpeculationPolicy
 from tidal.flover.sampling import Sampler
 
 # Numbers of latest tokens that are looked up, the longest first: longer matches are continued alike more often.
@@ -24,7 +24,7 @@ class PromptLookup:
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self._tokens: list[int] = []
-        # Index behind the latest occurrence of some tokens that others follow.
+        # Index after the latest occurrence of some tokens that others follow.
         self._behind: dict[tuple[int, ...], int] = {}
         self.extend(tokens)
 
@@ -71,7 +71,7 @@ class _Drafting:
     """
 
     lookup: PromptLookup
-    acceptance: Acceptance
+    acceptance: DraftAcceptance
     draft: list[int] = field(default_factory=list)
     checked: int = 0
     rest: int = 0
@@ -79,10 +79,10 @@ class _Drafting:
 
 
 class Speculation:
-    """Drafts of running generations, and what became of them.
+    """Drafts of running generations and their acceptance.
 
     A token that is sampled where the draft ends or differs is the generation's own: each token comes from the model's
-    distribution behind the tokens before it, with the generation's own random numbers, as without drafts. A draft that
+    distribution after the tokens before it, with the generation's own random numbers, as without drafts. A draft that
     the pass does not check still shows whether its first token would have been accepted.
 
     Args:
@@ -173,7 +173,7 @@ class Speculation:
         drafting = self._drafting.get(generation)
         if drafting is None:
             lookup = PromptLookup(generation.prompt_ids.tolist())
-            drafting = self._drafting[generation] = _Drafting(lookup, Acceptance(self._policy.prior.mean))
+            drafting = self._drafting[generation] = _Drafting(lookup, DraftAcceptance(self._policy.prior.mean))
         if self._pass < drafting.next_at:
             drafting.draft = []
             return drafting

@@ -29,11 +29,11 @@ CopySlots = Callable[[Generation, Sequence[SlotCopy]], None]
 def append_tokens(
     owners: Sequence[SlotOwner], logits: torch.Tensor, drafts: Mapping[Generation, Sequence[int]], copy_slots: CopySlots
 ) -> Iterator[tuple[Generation, Exception | None]]:
-    """Give each generation its next token, or its beams theirs, and those behind it while they are the drafted ones.
+    """Append the next token to each generation or to each of its beams, then the accepted draft tokens.
 
     Args:
-        owners: Owners of the slots of a pass; all slots of a generation, or its first slot alone behind its prompt.
-        logits: Logits on any device, float32 [rows, vocabulary]: of each owner's next token, and of those behind each
+        owners: Owners of the slots of a pass; all slots of a generation, or its first slot alone after its prompt.
+        logits: Logits on any device, float32 [rows, vocabulary]: of each owner's next token, and of those after each
             of its drafted tokens.
         drafts: Drafted tokens of generations that have some.
         copy_slots: Copies tokens between a generation's slots, where beams continue others.
@@ -54,7 +54,7 @@ def append_tokens(
 
 
 def _is_drafted(generation: Generation, draft: Sequence[int], depth: int) -> bool:
-    """Whether a generation's newest token is that of its draft at an index, so that the logits behind it are known."""
+    """Whether a generation's newest token is that of its draft at an index, so that the logits after it are known."""
     return depth < len(draft) and generation.admitted and generation.tokens[-1] == draft[depth]
 
 

@@ -22,7 +22,7 @@ class MaskWorker:
         self._jobs: queue.SimpleQueue[tuple[GuidedConstraint, int] | None] = queue.SimpleQueue()
 
     def add(self, constraint: GuidedConstraint, token: int) -> None:
-        """Queue the mask behind a token."""
+        """Queue the mask after a token."""
         self._jobs.put((constraint, token))
 
     def run(self) -> None:
@@ -67,13 +67,13 @@ class GuidedConstraint:
         return self._mask
 
     def advance(self, token: int) -> None:
-        """Record the next token, and queue the mask behind it."""
+        """Record the next token, and queue the mask after it."""
         if token not in self._eos:  # nothing follows
             self._ready.clear()
             self._worker.add(self, token)
 
     def compute(self, token: int | None) -> None:
-        """Compute the mask behind a token; None: behind the prompt."""
+        """Compute the mask after a token; None: after the prompt."""
         try:
             if token is not None:
                 self._matcher.consume_token(token)

@@ -1,4 +1,4 @@
-"""What a decoder needs of a device's memory besides its weights, and passes that go on where memory is short."""
+"""What a decoder needs of a device's memory besides its weights, and passes split into parts where memory is short."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MemoryPlan:
         keys_and_values: Keys and values of all slots.
         logits: Logits of all slots, as they are computed, in float32, and as they are read.
         draft_rows: Most drafted tokens that a pass checks.
-        draft_logits: Logits behind these, as they are computed and in float32.
+        draft_logits: Logits after these, as they are computed and in float32.
         activations: Tensors of the largest pass that exist at the same time, an upper bound.
         graphs: Captured decode steps; 0 on a CPU.
         reserve: Bytes that stay free.

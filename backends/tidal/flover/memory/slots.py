@@ -39,7 +39,7 @@ class SlotCopy:
         source: Slot to read.
         target: Slot to write.
         begin: First position.
-        end: Position behind the last.
+        end: Position after the last.
     """
 
     source: int

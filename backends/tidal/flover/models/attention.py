@@ -36,7 +36,7 @@ class MixedRows(NamedTuple):
         slots: Slot of each row, [all rows] int64 on the host.
         decoded: Number of rows that decode a token; they come first.
         attend: Number of tokens attended to, above the largest position of these.
-        chunks: Slot, first position and the one behind the last, of each chunk.
+        chunks: Slot, first position and the one after the last, of each chunk.
     """
 
     slots: torch.Tensor

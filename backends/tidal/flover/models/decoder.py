@@ -81,7 +81,7 @@ class DecoderModel:
             lora: Low-rank updates of the prompt's task.
 
         Returns:
-            Logits behind the chunk's last token, [vocabulary]; None unless `last`.
+            Logits after the chunk's last token, [vocabulary]; None unless `last`.
         """
         end = start + len(token_ids)
         if self.native_pass is not None and lora is no_update:
@@ -92,7 +92,7 @@ class DecoderModel:
         return self._logits(hidden[-1:])[0] if last else None
 
     def score(self, slot: int, token_ids: torch.Tensor) -> torch.Tensor:
-        """Prefill a text, and return the logits behind each of its tokens, [tokens, vocabulary]."""
+        """Prefill a text, and return the logits after each of its tokens, [tokens, vocabulary]."""
         count = len(token_ids)
         if self.native_pass is not None:
             return self.native_pass(token_ids, torch.full_like(token_ids, slot), self._indices[:count])
@@ -107,7 +107,7 @@ class DecoderModel:
 
         Args:
             begin: First slot.
-            end: Slot behind the last.
+            end: Slot after the last.
             token_ids: Input token of each slot, [end - begin].
             positions: Position of each token in its slot, [end - begin].
             attend: Number of tokens attended to, above the largest position.
@@ -129,7 +129,7 @@ class DecoderModel:
         Args:
             token_ids: Token ids of all rows, [rows].
             positions: Position of each row, [rows].
-            rows: What the rows are.
+            rows: Slots and chunks that the rows belong to.
             wanted: Rows whose logits are returned.
 
         Returns:

@@ -19,7 +19,7 @@ from tidal.flover.models.linear import ACTIVATION_NUMBERS, Linear, NativeLinear
 from tidal.flover.models.operations import NONE, Kind, Operation, attend_operation, format_of
 from tidal.flover.models.weights import Affine
 
-# Scratch matrices: the residual stream before and behind attention, input and output of projections, output of
+# Scratch matrices: the residual stream before and after attention, input and output of projections, output of
 # attention, of gated activations, and logits.
 _HIDDEN, _ATTENDED, _INPUT, _OUTPUT, _ATTENTION, _GATED, _LOGITS = range(7)
 
@@ -32,7 +32,7 @@ class NativePass:
         tokens: Token embeddings, [vocabulary, width].
         positions: Position embeddings, [positions, width]; None: rotary positions.
         layers: Layers, whose linear layers use the native library.
-        final_norm: Weights of the norm behind the last layer.
+        final_norm: Weights of the norm after the last layer.
         head: Linear layer to logits.
         rotary: Rotary tables of all positions; empty: position embeddings.
         buffers: Keys and values of all slots.

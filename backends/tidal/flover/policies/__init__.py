@@ -3,13 +3,13 @@
 from tidal.flover.policies.costs import PassCosts, ProfiledCosts
 from tidal.flover.policies.prefixes import Prefixes
 from tidal.flover.policies.scheduler import FloverScheduler
-from tidal.flover.policies.speculation import Acceptance, Draft, SpeculationPolicy
+from tidal.flover.policies.speculation import Draft, DraftAcceptance, SpeculationPolicy
 from tidal.flover.policies.types import Admission, PrefillChunk, Schedulable
 
 __all__ = [
-    "Acceptance",
     "Admission",
     "Draft",
+    "DraftAcceptance",
     "FloverScheduler",
     "PassCosts",
     "PrefillChunk",

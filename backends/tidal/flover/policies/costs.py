@@ -32,7 +32,7 @@ class PassCosts(Protocol):
 class ProfiledCosts:
     """Costs measured by the build.
 
-    A chunk costs what was measured for its tokens behind as many tokens as the prompt has before it; a larger one than
+    A chunk costs what was measured for its length at its position in the prompt; a larger one than
     was measured costs as much as its parts.
 
     Args:

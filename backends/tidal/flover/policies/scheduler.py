@@ -27,7 +27,7 @@ class FloverScheduler(Generic[Item]):
       grow.
     - **Beams** of a prompt get their slots together. The generation at the head of the queue reserves free slots until
       it has enough. No generation waits for a slot while it holds one, so there is no deadlock.
-    - **Prefixes**: a prompt starts behind the tokens that a slot holds already. It lets an iteration pass if a prompt
+    - **Prefixes**: a prompt starts after the tokens that a slot holds already. It lets an iteration pass if a prompt
       before it computes more than half of its chunk in that iteration.
     - **Start**: while nothing runs, up to `_MAX_CHUNK` tokens of the first prompts are prefilled together.
     - **Bound**: beside a decode step, prompts are prefilled for at most `prefill_share` times the step's duration, or
@@ -120,7 +120,7 @@ class FloverScheduler(Generic[Item]):
         """Decide what the next iteration prefills, at most one chunk per prompt.
 
         A decode step of all running generations follows; items whose prompts end in a chunk count as running. A chunk
-        starts behind the end of the prompt's chunk before it if the tokens in between are reused.
+        starts after the end of the prompt's chunk before it if the tokens in between are reused.
         """
         chunks = self._chunks()
         for chunk in chunks:

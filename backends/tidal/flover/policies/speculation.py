@@ -42,7 +42,7 @@ class Draft(NamedTuple):
     acceptance: float
 
 
-class Acceptance:
+class DraftAcceptance:
     """Running estimate of the probability that a drafted token is accepted.
 
     Attributes:
@@ -62,7 +62,7 @@ class Acceptance:
 
         Args:
             accepted: Number of its tokens that were accepted.
-            rejected: Whether the token behind these was rejected.
+            rejected: Whether the token after these was rejected.
         """
         for outcome in [1.0] * accepted + [0.0] * rejected:
             self.mean += (outcome - self.mean) * self._weight
@@ -81,16 +81,16 @@ class SpeculationPolicy:
         most_rows: Most drafted tokens of a pass, whose logits the memory plan counts.
 
     Attributes:
-        prior: Acceptance of a generation whose drafts were not checked yet: the mean of all.
+        prior: DraftAcceptance of a generation whose drafts were not checked yet: the mean of all.
     """
 
     def __init__(self, costs: PassCosts, *, share: float, most_rows: int = MOST_DRAFT_ROWS) -> None:
-        self.prior = Acceptance(_FIRST_PRIOR, _PRIOR_WEIGHT)
+        self.prior = DraftAcceptance(_FIRST_PRIOR, _PRIOR_WEIGHT)
         self._costs, self._share, self._most_rows = costs, share, most_rows
         self._step_pace = self._draft_pace = 1.0
 
     def least_acceptance(self, running: int, tokens: int) -> float:
-        """Acceptance below which no draft pays; above 1 if none does.
+        """DraftAcceptance below which no draft pays; above 1 if none does.
 
         Args:
             running: Number of sequences that run.

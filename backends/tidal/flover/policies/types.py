@@ -33,7 +33,7 @@ class PrefillChunk(Generic[Item]):
     Attributes:
         item: Generation whose prompt is prefilled.
         start: Index of the chunk's first token in the prompt.
-        end: Index behind the chunk's last token.
+        end: Index after the chunk's last token.
     """
 
     item: Item

@@ -11,7 +11,7 @@ from tidal.flover.sampling.history import FloatArray, IntArray
 
 
 class TokenLogprobs(NamedTuple):
-    """Log probabilities behind one token, of the model's own distribution at temperature 1.
+    """Log probabilities after one token, of the model's own distribution at temperature 1.
 
     Attributes:
         logprob: Log probability of the token.

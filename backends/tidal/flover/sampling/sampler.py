@@ -65,7 +65,7 @@ class Constraint(Protocol):
         """Whether each token may come next, [vocabulary]; may wait for the mask to be computed."""
 
     def advance(self, token: int) -> None:
-        """Record the next token; the mask behind it is computed by another thread."""
+        """Record the next token; the mask after it is computed by another thread."""
 
 
 class Sampler:

@@ -106,7 +106,7 @@ class _Factors:
             self._up[factors.layer, ranks, outputs] = torch.from_numpy(factors.up).to(self._up)
 
     def _allocate(self, count: int) -> int:
-        """First of `count` free ranks: the first gap that is large enough, or behind all others."""
+        """First of `count` free ranks: the first gap that is large enough, or after all others."""
         begin = 0
         for allocated in sorted(self._ranks.values(), key=lambda ranks: ranks.start):
             if allocated.start - begin >= count:

@@ -42,7 +42,7 @@ class Detokenizer:
         while self._decode().startswith(_REPLACEMENT) and count < min(len(prompt), _MAX_CONTEXT):
             count += 1
             self._ids = list(prompt[-count:])
-        self._last = len(self._ids)  # index behind the tokens of the group before the last
+        self._last = len(self._ids)  # index after the tokens of the group before the last
         self._sent = len(self._decode())  # characters of their text that were returned or belong to the prompt
 
     def push(self, token: int) -> str:

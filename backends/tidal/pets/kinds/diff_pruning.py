@@ -37,7 +37,7 @@ def write_difference(terms: LinearTerms, layer: LinearLayer, storage: Storage) -
     Args:
         terms: Terms of the layer.
         layer: The base's layer.
-        storage: How values are stored.
+        storage: Storage of the values.
     """
     if not isinstance(terms.delta, SparseDelta):
         return {}

@@ -65,7 +65,7 @@ def write_terms(kind: Kind, terms: TaskTerms, base: BaseLayers, storage: Storage
         kind: Kind of the task.
         terms: Terms of the task.
         base: Layers of the base.
-        storage: How values are stored.
+        storage: Storage of the values.
 
     Raises:
         InvalidArgument: The kind cannot express a term, or a layer is not one of the base's.

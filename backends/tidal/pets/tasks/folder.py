@@ -92,7 +92,7 @@ def add_task(
         terms: Terms of the task.
         base: Layers of the base that the task was made for.
         provenance: Origin of the terms.
-        storage: How values are stored.
+        storage: Storage of the values.
         replace: Whether a task with this name may exist; it is then replaced atomically.
         verify: Called with the task as it was stored and read back, before it is visible. It returns the provenance to
             store, or raises an error, and then nothing is added. None: the task is not verified.

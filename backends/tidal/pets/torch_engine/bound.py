@@ -32,7 +32,7 @@ class BoundGroup:
         operator: Operator of the group.
         positions: Index of each linear layer among the group's layers, by the layer's number.
         rows: Rows of the batch, int64 [rows]; None: all rows.
-        reads: What the operator reads: the layer's inputs, its outputs, or their normalised sum with the residual.
+        reads: Input of the operator: the layer's inputs, its outputs, or their normalised sum with the residual.
     """
 
     operator: Operator

@@ -30,7 +30,7 @@ class SavedHead:
     Attributes:
         layers: Weight and bias (or None) of its linear layers, in their order.
         activation: Activation between the layers.
-        reads: What it reads: the pooled vector, the first token's vector, or those of all tokens.
+        reads: Input: the pooled vector, the first token's vector, or those of all tokens.
     """
 
     layers: Sequence[tuple[FloatArray, FloatArray | None]]
@@ -59,7 +59,7 @@ class AdapterModel:
     Args:
         encoder: Encoder as `AutoModel` loads it; it is changed.
         adapters: `down.weight`, `down.bias`, `up.weight` and `up.bias` as saved, by the path of the layer.
-        form: How the adapters are computed.
+        form: Form of the adapters.
         head: Head of the model, or None.
     """
 

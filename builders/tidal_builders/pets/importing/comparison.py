@@ -237,8 +237,8 @@ def agreement(task: str, wanted: Sequence[FloatArray], answers: Sequence[FloatAr
 
     Args:
         task: Task of encoders that they answer.
-        wanted: What the source's answers are made of, for each text.
-        answers: What the task's answers are made of, for each text.
+        wanted: Outputs of the source model by text.
+        answers: Outputs of the task by text.
     """
     if not all(np.isfinite(each).all() for each in answers):
         return 0.0

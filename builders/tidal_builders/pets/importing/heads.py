@@ -129,7 +129,7 @@ def embedding_settings(options: ImportOptions, width: int, *folders: Path | None
 
     Raises:
         InvalidArgument: No file and no option says how to pool, or an option is for another task.
-        Unsupported: The folder has layers behind the pooling that a task cannot store.
+        Unsupported: The folder has layers after the pooling that a task cannot store.
     """
     from types import SimpleNamespace
 
@@ -151,7 +151,7 @@ def embedding_settings(options: ImportOptions, width: int, *folders: Path | None
         folder, SimpleNamespace(config=config), PrepareOptions(pooling=options.pooling, normalize=normalize)
     )
     if any(isinstance(layer, Dense) for layer in prepared.tail.modules()):
-        raise Unsupported(f"{folder} has dense layers behind its pooling, which a task cannot store")
+        raise Unsupported(f"{folder} has dense layers after its pooling, which a task cannot store")
     return dict(prepared.settings), prepared.tail
 
 

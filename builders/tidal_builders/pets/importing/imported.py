@@ -35,7 +35,7 @@ class ImportOptions:
         force: Whether to add a task that cannot be compared with its base or its source.
         min_agreement: Bound that replaces the default of `min_score`; None: the default.
         task: Task of encoders that the head answers, where the source leaves a choice; None: the source's.
-        pooling: How hidden states become an embedding; None: as the source's files say.
+        pooling: Pooling of hidden states into an embedding; None: as the source's files say.
         impossible_answers: Whether a question may have no answer in its context.
         max_answer_tokens: Maximum number of tokens of an answer to a question; None: the task's default.
     """

@@ -43,7 +43,7 @@ class SourceModel:
         tail: Computes what answers are made of, from the model's outputs and the attention mask: [rows, ...], or
             [rows, tokens, ...].
         per_token: Whether it computes values for every token.
-        mask_id: Id of the token for masked words, if the values are scores for these: those behind a text's are 0.
+        mask_id: Id of the token for masked words, if the values are scores for these: those after a text's are 0.
     """
 
     title: str
@@ -110,7 +110,7 @@ def source_tokenizer(*folders: Path | None) -> Any:
 def longest_input(model: Any, tokenizer: Any) -> int:
     """Largest number of tokens that a model and its tokenizer accept."""
     longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _MAX_TOKENS))
-    # RoBERTa counts positions from behind the padding token.
+    # RoBERTa counts positions from after the padding token.
     return int(longest - _SPARE if model.config.model_type in ("roberta", "xlm-roberta") else longest)
 
 
