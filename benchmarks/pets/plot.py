@@ -58,7 +58,7 @@ def _memory(axes: Any, rows: list[Mapping[str, Any]]) -> None:
     names = [str(row["tasks"]) for row in rows]
     bottom = [0.0] * len(rows)
     parts = {"shared": "base", "own": "tasks", "data": "activations (computed)"}
-    for (key, label), colour in zip(parts.items(), (style.TIDAL, "#54aeff", "#b6e3ff"), strict=True):
+    for (key, label), colour in zip(parts.items(), (style.TIDAL, style.VARIANTS[0], style.VARIANTS[2]), strict=True):
         heights = [row[key] / _MIB for row in rows]
         axes.bar(names, heights, bottom=bottom, label=label, color=colour)
         bottom = [below + height for below, height in zip(bottom, heights, strict=True)]

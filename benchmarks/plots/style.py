@@ -6,64 +6,25 @@ order in which a benchmark names them.
 
 from __future__ import annotations
 
-import functools
 import statistics
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import machine_line
+from tidal_client.plot_style import DPI, GREY, OTHERS, TIDAL, VARIANTS, styled
+
+__all__ = ["PARTS", "TIDAL", "VARIANTS", "bars", "colours", "finish", "legend", "line", "panels", "styled", "written"]
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TIDAL = "#0969da"
-_VARIANTS = ("#54aeff", "#80ccff", "#b6e3ff", "#ddf4ff")
-_OTHERS = (
-    *("#57606a", "#bc4c00", "#1a7f37", "#8250df", "#bf8700", "#cf222e"),
-    *("#1b7c83", "#953800", "#a475f9", "#8c959f", "#d4a72c", "#4d2d00"),
-)
 #: Sequences that are no systems, such as parts of a whole: from dark to light.
 PARTS = ("#24292f", "#57606a", "#8c959f", "#d0d7de")
-#: Resolution of the files, in dots per inch.
-DPI = 130
-_GREY = "#57606a"
 # Inches of the title, and names of a legend side by side.
 _TITLE, _COLUMNS = 0.28, 6
-_RC: dict[Any, Any] = {
-    "font.size": 8.0,
-    "axes.titlesize": 8.5,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": "#d0d7de",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 7.0,
-    "lines.linewidth": 1.6,
-    "lines.markersize": 4.0,
-    "svg.hashsalt": "tidal",
-}
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-
-def styled(draw: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let a function draw in the common style."""
-
-    @functools.wraps(draw)
-    def inside(*args: _P.args, **options: _P.kwargs) -> _T:
-        from matplotlib import rc_context
-
-        with rc_context(_RC):
-            return draw(*args, **options)
-
-    return inside
 
 
 def colours(systems: Sequence[str], tidal: Sequence[str], variants: Sequence[str] = ()) -> dict[str, str]:
@@ -75,9 +36,9 @@ def colours(systems: Sequence[str], tidal: Sequence[str], variants: Sequence[str
         variants: Names of those that are Tidal with a part changed, at most four.
     """
     found = dict.fromkeys((name for name in tidal if name in systems), TIDAL)
-    found |= dict(zip([name for name in variants if name in systems], _VARIANTS, strict=False))
+    found |= dict(zip([name for name in variants if name in systems], VARIANTS, strict=False))
     others = [name for name in systems if name not in found]
-    return found | dict(zip(others, _OTHERS, strict=False))
+    return found | dict(zip(others, OTHERS, strict=False))
 
 
 def panels(columns: int, rows: int = 1, *, width: float = 4.2, height: float = 3.4) -> tuple[Figure, list[Axes]]:
@@ -102,7 +63,7 @@ def finish(figure: Figure, title: str, machine: Mapping[str, Any], file: Path) -
     width, height = map(float, figure.get_size_inches())
     below = textwrap.fill(machine_line(machine), int(24 * width))
     figure.text(0.08 / width, 1 - 0.06 / height, title, fontsize=10, fontweight="bold", va="top")
-    figure.text(0.08 / width, 0.04 / height, below, fontsize=5.5, color=_GREY)
+    figure.text(0.08 / width, 0.04 / height, below, fontsize=5.5, color=GREY)
     bottom = 0.14 + 0.09 * (below.count("\n") + 1)
     engine = figure.get_layout_engine()
     assert isinstance(engine, ConstrainedLayoutEngine)

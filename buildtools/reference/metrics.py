@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from buildtools.reference.pages import note, page, section, table
+from buildtools.reference.pages import SYSTEMS, note, page, section, table
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-_SYSTEMS = ("arlo", "tabi", "pets", "otas", "flover", "nearest")
 _LIBRARY = Path(__file__).resolve().parents[2] / "backends" / "tidal"
 _METRIC_KINDS = ("counter", "gauge", "histogram")
 
@@ -43,7 +42,7 @@ def metrics_page() -> str:
          _families(_LIBRARY / "tasks", "{system}"), ""),
         ("Tasks of encoders", "`{system}` is `arlo` or `pets`.", _families(_LIBRARY / "encoder_tasks", "{system}"),
          note("metrics encoders")),
-        *((name, "", _families(_LIBRARY / name, name), note(f"metrics {name}")) for name in _SYSTEMS),
+        *((name, "", _families(_LIBRARY / name, name), note(f"metrics {name}")) for name in SYSTEMS),
         ("tidal controller", "On its own `--metrics-port`.", _registered_families(ControllerMetrics().registry), ""),
         ("Controller of a cluster", "On the `--metrics-port` of `tidal cluster start`.",
          _registered_families(cluster.registry), note("metrics cluster")),

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _NOTICE = "<!-- Generated from the code by `python -m buildtools.reference`. Do not edit. -->"
+#: Backends with metrics and request options of their own.
+SYSTEMS = ("arlo", "tabi", "pets", "otas", "flover", "nearest")
 _NOTES = Path(__file__).with_name("notes.md")
 
 

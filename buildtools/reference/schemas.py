@@ -8,10 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from buildtools.reference.pages import note, page, section, table
+from buildtools.reference.pages import SYSTEMS, note, page, section, table
 
 _LIBRARY = Path(__file__).resolve().parents[2] / "backends" / "tidal"
-_SYSTEMS = ("arlo", "tabi", "pets", "otas", "flover", "nearest")
 
 
 def spec_page() -> str:
@@ -190,11 +189,11 @@ def _figure(value: float) -> str:
 def _used_by(option: str) -> str:
     """Systems whose code reads the option from a request's options."""
     if option == "latency_ms":  # a matter of the boundary, which every backend has; `engine` checks it itself
-        found = [*_SYSTEMS, "engine"]
+        found = [*SYSTEMS, "engine"]
     elif option == "task":  # read by what the systems with tasks share
-        found = [name for name in _SYSTEMS if name in ("pets", "otas", "flover")]
+        found = [name for name in SYSTEMS if name in ("pets", "otas", "flover")]
     else:
-        found = [name for name in _SYSTEMS if option in _options_read(_LIBRARY / name) | _options_of_tasks(name)]
+        found = [name for name in SYSTEMS if option in _options_read(_LIBRARY / name) | _options_of_tasks(name)]
     return ", ".join(f"`{name}`" for name in found)
 
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidal_builders.arlo.choices import Curve
+from tidal_client.plot_style import DPI, GREY, styled
 
 
+@styled
 def plot_curve(curve: Curve, lengths: Sequence[int], title: str, path: Path) -> None:
     """Plot latency by input length, with the chosen runtimes' lengths as vertical lines.
 
@@ -27,7 +29,7 @@ def plot_curve(curve: Curve, lengths: Sequence[int], title: str, path: Path) -> 
         axes.plot(curve.lengths, curve.static_ms, marker=".", label="static runtime of this length")
     axes.plot(curve.lengths, curve.dynamic_ms, marker=".", label="one dynamic runtime")
     for number, length in enumerate(lengths):
-        axes.axvline(length, color="grey", linewidth=0.8, linestyle=":", label=None if number else "chosen lengths")
+        axes.axvline(length, color=GREY, linewidth=0.8, linestyle=":", label=None if number else "chosen lengths")
     axes.set(xlabel="input length, tokens", ylabel="latency of one query, ms", title=title, ylim=(0, None))
     axes.legend()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=DPI)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from tidal.tabi.selection import reference
 from tidal_builders.tabi.pareto import pareto_front
 from tidal_builders.tabi.search_report import SearchReport
+from tidal_client.plot_style import DPI, GREY, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
+@styled
 def plot_candidates(report: SearchReport, path: Path) -> None:
     """Plot score against mean latency on the report part, by combination of levels; the chosen one is marked.
 
@@ -37,7 +39,7 @@ def plot_candidates(report: SearchReport, path: Path) -> None:
     axes.plot(
         [each.latency.mean for each in best],
         [each.score for each in best],
-        color="grey",
+        color=GREY,
         linewidth=0.8,
         zorder=1,
         label="Pareto front of the selection part",
@@ -51,9 +53,9 @@ def plot_candidates(report: SearchReport, path: Path) -> None:
     if report.target.accuracy_loss is not None:
         least = reference(report.candidates).reported.score - report.target.accuracy_loss
     if least is not None:
-        axes.axhline(least, color="grey", linewidth=0.8, linestyle=":", label="target")
+        axes.axhline(least, color=GREY, linewidth=0.8, linestyle=":", label="target")
     if report.target.latency_ms is not None:
-        axes.axvline(report.target.latency_ms, color="grey", linewidth=0.8, linestyle=":", label="target")
+        axes.axvline(report.target.latency_ms, color=GREY, linewidth=0.8, linestyle=":", label="target")
     # A target far beyond all candidates must not compress the axis.
     slowest = max(each.reported.latency.mean for each in report.candidates)
     served = "served" if report.serving is not None else "engines alone"
@@ -61,11 +63,13 @@ def plot_candidates(report: SearchReport, path: Path) -> None:
         xlabel=f"mean latency of one query ({served}), ms",
         ylabel=f"{report.metric}, report part",
         xlim=(0, 1.05 * slowest),
+        title="candidates: score and mean latency (higher and further left is better)",
     )
     axes.legend()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=DPI)
 
 
+@styled
 def plot_reliability(report: SearchReport, path: Path) -> None:
     """Plot each level's accuracy against its confidence on the report part, before and after calibration.
 
@@ -75,7 +79,7 @@ def plot_reliability(report: SearchReport, path: Path) -> None:
     """
     figure = _figure(4 * len(report.levels), 4)
     for axes, level in zip(figure.subplots(1, len(report.levels), squeeze=False)[0], report.levels, strict=True):
-        axes.plot([0, 1], [0, 1], color="grey", linewidth=0.8, linestyle=":", label="perfect calibration")
+        axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":", label="perfect calibration")
         drawn = (
             ("before", level.reliability_before, level.calibration.ece_before),
             ("after", level.reliability_after, level.calibration.ece_after),
@@ -89,7 +93,7 @@ def plot_reliability(report: SearchReport, path: Path) -> None:
             axes.scatter(sure, right, s=[5 + 300 * each.count / total for each in bins], color=line.get_color())
         axes.set(xlabel="confidence", ylabel="accuracy", title=level.name, xlim=(0, 1), ylim=(0, 1.02))
         axes.legend()
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=DPI)
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from tidal_client.load.result import LoadResult
+from tidal_client.plot_style import DPI, RED, styled
 
 
+@styled
 def plot(result: LoadResult, file: Path, *, title: str = "", slo_ms: float | None = None) -> None:
     """Save a plot; the file's suffix determines the format.
 
@@ -36,7 +38,7 @@ def plot(result: LoadResult, file: Path, *, title: str = "", slo_ms: float | Non
             ranked = np.sort(latency[chosen])
             distribution.plot(ranked, np.arange(1, len(ranked) + 1) / len(ranked), label=label)
     if not answered.all():
-        over_time.plot(result.scheduled[~answered], latency[~answered], "rx", markersize=4, label="failed")
+        over_time.plot(result.scheduled[~answered], latency[~answered], "x", color=RED, markersize=4, label="failed")
     if slo_ms is not None:
         over_time.axhline(slo_ms, color="black", linewidth=0.8, linestyle="--", label=f"SLO {slo_ms:g} ms")
         distribution.axvline(slo_ms, color="black", linewidth=0.8, linestyle="--")
@@ -51,4 +53,4 @@ def plot(result: LoadResult, file: Path, *, title: str = "", slo_ms: float | Non
     rates.legend(fontsize="small")
     distribution.set(xlabel="latency, ms", ylabel="share of responses", ylim=(0, 1))
     distribution.set_xscale("log")
-    figure.savefig(file, dpi=120)
+    figure.savefig(file, dpi=DPI)

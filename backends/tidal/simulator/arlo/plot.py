@@ -11,6 +11,7 @@ import numpy as np
 from tidal.simulator.arlo.result import ClusterResult
 from tidal.simulator.arlo.systems import SystemName
 from tidal.simulator.requests import Floats
+from tidal_client.plot_style import DPI, OTHERS, TIDAL, VARIANTS, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,18 +19,13 @@ if TYPE_CHECKING:
 _POINTS = 2000
 #: A system has the same colour whichever others are shown: Arlo and what changes a part of it are blue.
 _COLOURS: dict[str, str] = {
-    SystemName.ARLO: "#0969da",
-    SystemName.GLOBAL: "#54aeff",
-    SystemName.EVEN: "#80ccff",
-    SystemName.ILB: "#218bff",
-    SystemName.IG: "#0a3069",
-    SystemName.POLYMORPHIC: "#1b7c83",
-    SystemName.DT: "#57606a",
-    SystemName.INFAAS: "#bc4c00",
-    SystemName.ST: "#1a7f37",
+    SystemName.ARLO: TIDAL,
+    **dict(zip((SystemName.GLOBAL, SystemName.EVEN, SystemName.ILB, SystemName.IG), VARIANTS, strict=True)),
+    **dict(zip((SystemName.DT, SystemName.INFAAS, SystemName.ST, SystemName.POLYMORPHIC), OTHERS, strict=False)),
 }
 
 
+@styled
 def plot(results: Sequence[ClusterResult], file: Path, *, title: str = "", slo_s: float | None = None) -> None:
     """Save a plot as in Arlo's Figures 6 and 10 (top), and 8 or 12 (bottom); the file's suffix determines the format.
 
@@ -61,7 +57,7 @@ def plot(results: Sequence[ClusterResult], file: Path, *, title: str = "", slo_s
     distribution.set(xlabel="latency, ms", ylabel="% of requests", ylim=(0, 101), xscale="log", title=title)
     distribution.legend(fontsize="small")
     _gpus(over_time, results)
-    figure.savefig(file, dpi=120)
+    figure.savefig(file, dpi=DPI)
 
 
 def _gpus(axes: Axes, results: Sequence[ClusterResult]) -> None:
