@@ -41,7 +41,7 @@ def add_sentence_files(
     options: dict[str, Any] | None = None,
     max_seq_length: int | None = None,
 ) -> Path:
-    """Write modules.json, a folder per module behind the transformer, and the options; returns `folder`.
+    """Write modules.json, a folder per module after the transformer, and the options; returns `folder`.
 
     Args:
         folder: Folder of the model.

@@ -184,3 +184,34 @@ def test_the_client_prints_every_task_s_answers() -> None:
     shown = {name for kind in _KINDS for name in kind.outputs}
     for name, task in TASKS.items():
         assert "label" in {each.name for each in task.outputs} or shown & {each.name for each in task.outputs}, name
+
+
+def edit(file: Path, **fields: Any) -> None:
+    """Replace fields of a JSON file; None removes one."""
+    content = {**json.loads(file.read_text()), **fields}
+    file.write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
+
+
+def test_labels_need_a_name_each(tmp_path: Path) -> None:
+    folder = make_tiny_encoder(tmp_path / "m", "BertForSequenceClassification", id2label={0: "a", 1: "b"})
+    edit(folder / "config.json", id2label={"0": "a", "2": "c"})
+    with pytest.raises(InvalidArgument, match=r"no name for label 1 of 2; name all 2 labels in the spec"):
+        load_source(folder, "classification", PrepareOptions())
+    assert load_source(folder, "classification", PrepareOptions(labels=("a", "b"))).prepared.labels == ("a", "b")
+
+
+def test_masked_words_need_a_mask_token(tmp_path: Path) -> None:
+    folder = make_tiny_encoder(tmp_path / "m", "BertForMaskedLM")
+    edit(folder / "tokenizer_config.json", mask_token=None)
+    with pytest.raises(InvalidArgument, match="has no mask token; fill-mask requires one: set mask_token"):
+        load_source(folder, "fill-mask", PrepareOptions())
+
+
+def test_dense_layers_that_cannot_be_served_are_refused(tmp_path: Path) -> None:
+    folder = make_embedding_model(tmp_path / "m", dense=16)
+    with pytest.raises(InvalidArgument, match="has dense layers after its own pooling, mean; remove the field"):
+        load_source(folder, "embedding", PrepareOptions(pooling="cls"))
+    (config,) = folder.glob("*_Dense/config.json")
+    edit(config, activation_function="torch.nn.modules.activation.Softsign")
+    with pytest.raises(InvalidArgument, match=r"activation function torch\S*Softsign; accepted are"):
+        load_source(folder, "embedding", PrepareOptions())
