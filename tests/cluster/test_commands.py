@@ -45,6 +45,8 @@ def free_port() -> int:
         (["join", "127.0.0.1:6379", "--token-file", "none"], 2, "none is not a file; expected the secret"),
         (["join", "127.0.0.1:6379", "--key", "k.pem"], 2, "--certificate and --key are given together"),
         (["join", "127.0.0.1:6379"], 3, "no server is running: start one with tidal serve"),
+        (["start", "--token-file", "none"], 2, "--token-file: none is not a file; expected the secret"),
+        (["start", "--token-file", "none", "--insecure"], 2, "--insecure and --token-file exclude each other"),
         (["start", "--period", "0"], 2, "--period must be between 1 and 86,400 seconds, got 0"),
         (["start", "--metrics-port", "70000"], 2, "Invalid value for '--metrics-port'"),
         (["up", "none", "--local", "2"], 1, "model repository 'none' is not a folder"),
@@ -53,6 +55,14 @@ def free_port() -> int:
 def test_bad_input(run: Run, words: list[str], code: int, message: str) -> None:
     outcome = run(*words)
     assert (outcome.returncode, message in outcome.stderr) == (code, True), outcome.stderr
+
+
+@pytest.mark.parametrize("words", [["start"], ["join", "127.0.0.1:6379"]])
+def test_an_empty_secret_is_refused(run: Run, tmp_path: Path, words: list[str]) -> None:
+    file = tmp_path / "token"
+    file.write_text(" \n")
+    outcome = run(*words, "--token-file", str(file))
+    assert (outcome.returncode, f"--token-file: {file} is empty; expected" in outcome.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("words", [["start"], ["up", ".", "--local", "1"]])

@@ -53,7 +53,15 @@ def test_the_head_is_started_as_described(run: Callable[..., Any], called: list[
     run({"head": HEAD, "nodes": {"a": None}}, "start")
     ((host, port, settings), options) = called[0]
     assert (host, port, settings.period_s, options["metrics_port"]) == ("10.0.0.1", 7000, 60.0, 8005)
-    assert options["secret"]
+    assert (options["secret"], options["token"]) == (True, None)
+
+
+def test_the_secret_of_the_head_is_a_file_beside_the_description(
+    run: Callable[..., Any], called: list[Any], tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("x")
+    run({"head": {**HEAD, "token_file": "secret"}}, "start")
+    assert called[0][1]["token"] == tmp_path / "secret"
 
 
 def test_an_option_replaces_what_the_file_says(run: Callable[..., Any], called: list[Any]) -> None:
@@ -92,6 +100,8 @@ def test_without_a_name_the_section_of_this_machine_is_used(run: Callable[..., A
         ({"head": {"prot": 1}}, ["start"], "unknown field 'head.prot': did you mean 'port'? accepted: host, "),
         ({"head": {"json": True}}, ["start"], "unknown field 'head.json'"),
         ({"head": {"config": "x"}}, ["start"], "unknown field 'head.config'"),
+        ({"head": {"block": True}}, ["start"], "unknown field 'head.block'"),
+        ({"head": {"token_file": "none"}}, ["start"], "none is not a file; expected the secret of the cluster"),
         # Also what belongs to other machines is checked.
         ({"nodes": {"b": {"hots": "x"}}}, ["start"], "unknown field 'nodes.b.hots': did you mean 'host'?"),
         ({"nodes": ["b"]}, ["start"], "'nodes' must be a mapping, got list"),

@@ -91,6 +91,14 @@ def test_the_secret_is_removed_with_the_head_and_not_with_a_node(tmp_path: Path,
     assert records.records() == []
 
 
+def test_a_secret_that_the_operator_gave_stays(tmp_path: Path, ended: StartedProcess) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    end_record(make_record(tmp_path, HEAD, ended, token=token, keep_token=True))
+    assert token.read_text() == "secret"
+    assert records.records() == []
+
+
 def test_shared_memory_of_a_server_whose_guardian_was_killed_is_removed(tmp_path: Path, ended: StartedProcess) -> None:
     files = [SHARED_MEMORY / f"tidal_{pid}_test" for pid in (ended.pid, os.getpid())]
     try:

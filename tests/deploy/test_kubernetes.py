@@ -163,7 +163,8 @@ def test_pods_run_without_rights(name: str, kind: str) -> None:
         own = container["securityContext"]
         assert own["allowPrivilegeEscalation"] is False
         assert own["capabilities"] == {"drop": ["ALL"]}
-        assert {"requests", "limits"} <= set(container["resources"])
+        # Equal in all containers of a pod: else the kubelet gives none of them cores of its own.
+        assert container["resources"]["requests"] == container["resources"]["limits"]
 
 
 def test_kserve_runs_without_rights_too() -> None:
@@ -274,7 +275,7 @@ def test_named_files_and_versions_exist() -> None:
         assert (ROOT / FOLDER / name).is_file()
     version = pyproject()["version"]
     assert kustomization["images"] == [{"name": "tidal", "newTag": version}]
-    for name in ("build", "kserve"):
+    for name in ("build", "kserve", "cluster"):
         text = (ROOT / FOLDER / f"{name}.yaml").read_text()
         assert set(re.findall(r"image: tidal[a-z-]*:(\S+)", text)) == {version}
 

@@ -1,4 +1,4 @@
-"""What `tidal cluster start`, `join`, `up` and `stop` do: start and end a head and nodes on this machine."""
+"""What `tidal cluster start`, `join` and `up` do: start a head and nodes on this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 from tidal.cluster import local_cluster, ray_node
 from tidal.cluster.connection import LOOPBACK, check_installed, check_reachable, connected
-from tidal.cluster.handles import CONTROLLER, NAMESPACE, RayAgents, agent_name
 from tidal.cluster.local_node import LocalNode, check_server
 from tidal.cluster.metrics_page import PageAddress
 from tidal.cluster.observed import PlanSettings
@@ -57,7 +55,15 @@ class NodeOptions:
     metrics_port: int = 0
 
 
-def start(host: str, port: int, settings: PlanSettings, *, metrics_port: int = 0, secret: bool = True) -> ClusterRecord:
+def start(
+    host: str,
+    port: int,
+    settings: PlanSettings,
+    *,
+    metrics_port: int = 0,
+    token: Path | None = None,
+    secret: bool = True,
+) -> ClusterRecord:
     """Start a head with the cluster's controller.
 
     Args:
@@ -65,6 +71,7 @@ def start(host: str, port: int, settings: PlanSettings, *, metrics_port: int = 0
         port: Port that nodes join at; 0 for a free one.
         settings: Settings of the controller.
         metrics_port: Port of the controller's metrics; 0 for a free one.
+        token: File with the secret to use, which is never removed; None: a new secret.
         secret: Whether processes need the cluster's secret.
 
     Raises:
@@ -77,7 +84,9 @@ def start(host: str, port: int, settings: PlanSettings, *, metrics_port: int = 0
         raise InvalidArgument(f"--metrics-port {port} is given twice: nodes and metrics need one port each")
     port = choose_port(host, port)
     metrics = _metrics_address(host, metrics_port)
-    token = ray_node.new_token() if secret else None
+    given = token is not None
+    if secret and token is None:
+        token = ray_node.new_token()
     address = f"{host}:{port}"
     started = ray_node.start_head(host, port, token)
     record = ClusterRecord(
@@ -85,6 +94,7 @@ def start(host: str, port: int, settings: PlanSettings, *, metrics_port: int = 0
         address=address,
         host=host,
         token=token,
+        keep_token=given,
         ray=started.started,
         folder=started.folder,
         metrics=metrics.text,
@@ -176,29 +186,6 @@ def up(count: int, repository: Path, settings: PlanSettings, devices: int | None
     return head
 
 
-def stop() -> list[str]:
-    """End what was started on this machine: nodes leave their cluster, then their servers and the head end.
-
-    A `tidal serve` that a node joined with goes on, alone. Returns the names of what was ended.
-    """
-    known = records()
-    for record in known:
-        if record.name != HEAD and record.serve is None and record.ray.alive():
-            with contextlib.suppress(TidalError):
-                _leave(record)
-    if any(record.name == HEAD for record in known):
-        with contextlib.suppress(TidalError):
-            _end_controller(known[0])
-    nodes, heads = [each for each in known if each.name != HEAD], [each for each in known if each.name == HEAD]
-    for together in (nodes, heads):  # while the head runs, nodes leave without errors in their logs
-        if together:
-            with ThreadPoolExecutor(len(together)) as pool:
-                list(pool.map(end_record, together))
-    for folder in {record.files.parent for record in known if record.files is not None}:
-        shutil.rmtree(folder, ignore_errors=True)
-    return [record.name for record in known]
-
-
 def _metrics_address(host: str, port: int) -> PageAddress:
     """Choose the address of a page of metrics; a restarted actor has the same."""
     return PageAddress(host, choose_port(host, port, "metrics"))
@@ -248,23 +235,6 @@ def _undone(record: ClusterRecord) -> Iterator[None]:
     except BaseException:
         end_record(record.model_copy(update={"serve": None, "files": None}))
         raise
-
-
-def _leave(record: ClusterRecord) -> None:
-    """Let a node's fronts stop dispatching to others, and end its agent."""
-    with connected(record.address, record.host, record.token) as ray:
-        report = RayAgents().call({record.name: ("report",)}, 10.0)[record.name]
-        models = [] if isinstance(report, TidalError) else [each.model for each in report.models]
-        agent = ray.get_actor(agent_name(record.name), namespace=NAMESPACE)
-        # The controller would write the tables again, so it must not reach the agent any more.
-        ray.get(agent.leave.remote(models), timeout=10.0)
-        ray.kill(agent)
-
-
-def _end_controller(head: ClusterRecord) -> None:
-    if head.ray.alive():
-        with connected(head.address, head.host, head.token) as ray, contextlib.suppress(ValueError):
-            ray.kill(ray.get_actor(CONTROLLER, namespace=NAMESPACE))
 
 
 def _check_served_to_others(state: ServerState, options: NodeOptions) -> None:

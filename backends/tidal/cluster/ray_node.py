@@ -58,7 +58,20 @@ class RayProcess:
             Unavailable: It has ended; the message has the end of its output.
         """
         if self.process.poll() is not None:
-            raise Unavailable(f"Ray did not start: {_last_line(self.folder / 'output')}")
+            raise Unavailable(f"Ray did not start: {last_line(self.folder / 'output')}")
+
+
+def last_line(output: Path) -> str:
+    """Return the last line that Ray's processes wrote.
+
+    Args:
+        output: File with what they wrote.
+    """
+    try:
+        lines = output.read_text(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1].strip() if lines else f"see {output.parent}"
 
 
 def new_token() -> Path:
@@ -235,8 +248,3 @@ def _start(options: list[str], host: str, token: Path | None, variables: Mapping
             start_new_session=True,
         )
     return RayProcess(process, folder, resource)
-
-
-def _last_line(path: Path) -> str:
-    lines = path.read_text(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else f"see {path.parent}"

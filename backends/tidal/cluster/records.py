@@ -91,6 +91,7 @@ class ClusterRecord(BaseModel):
     address: str = Field(description="host:port of the head")
     host: str = Field(description="address of this machine for the other nodes")
     token: Path | None = Field(description="file with the cluster's secret; None for a cluster without one")
+    keep_token: bool = Field(False, description="whether the operator gave that file: it is never removed")
     ray: StartedProcess = Field(description="the process that holds Ray's processes of the node")
     folder: Path = Field(description="folder of Ray's temporary files and logs")
     serve: StartedProcess | None = Field(None, description="`tidal serve` that was started for the node")
@@ -151,7 +152,7 @@ def end_record(record: ClusterRecord) -> None:
     if record.name != HEAD:
         memory_file(record.name).unlink(missing_ok=True)
         entrances_file(record.name).unlink(missing_ok=True)
-    elif record.token is not None:
+    elif record.token is not None and not record.keep_token:
         record.token.unlink(missing_ok=True)
     (records_folder() / f"{record.name}.json").unlink(missing_ok=True)
 

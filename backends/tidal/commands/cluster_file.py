@@ -18,7 +18,7 @@ PORT = 6379
 _LOCAL = "127.0.0.1"
 _USAGE = 2
 # What the file itself has to say, or what belongs to one call of a command.
-_NOT_DESCRIBED = ("config", "name", "address", "json", "help")
+_NOT_DESCRIBED = ("config", "name", "address", "block", "json", "help")
 _SECTIONS = ("head", "nodes")
 _PATHS = ("token_file", "ca", "certificate", "key")
 

@@ -8,13 +8,15 @@ from typing import Annotated
 import typer
 
 from tidal.arlo.scheduling import MIN_GAIN
-from tidal.cluster.membership import NodeOptions, join, start, stop, up
+from tidal.cluster.leaving import stay, stop
+from tidal.cluster.membership import NodeOptions, join, start, up
 from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import HEAD, ClusterRecord, entrances_file, records
 from tidal.commands.cluster_file import PORT, HeadFile, NodeFile, NodeName, own_name
 from tidal.commands.cluster_nodes import CaFile, CertificateFile, KeyFile, node_tls
 from tidal.commands.connecting import NO_SERVER, AsJson, Server
 from tidal.commands.output import fail, one_sentence, print_json, progress_note
+from tidal.commands.stopping import stop_on_signals
 from tidal.controller.decisions import ControllerSettings
 from tidal.errors import NotFound
 
@@ -34,6 +36,11 @@ MetricsPort = Annotated[
     int, typer.Option(min=0, max=65535, metavar="PORT", help="Port of Prometheus metrics on --host, 0 for a free one.")
 ]
 
+Block = Annotated[
+    bool,
+    typer.Option("--block", help="Keep running until a signal, then end what was started; for containers and systemd."),
+]
+
 
 def start_head(
     host: Annotated[str, typer.Option(help="Address of this machine for nodes.")] = "127.0.0.1",
@@ -41,16 +48,26 @@ def start_head(
     period: Period = 120.0,
     min_gain: MinGain = MIN_GAIN,
     metrics_port: MetricsPort = 0,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The cluster's secret, of which no file is removed.",
+            show_default="a new secret, until tidal cluster stop",
+        ),
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept processes without the cluster's secret.")
     ] = False,
+    block: Block = False,
     config: HeadFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Start the head of a cluster: Ray, and the controller of all nodes. It returns when they run.
 
-    Processes that join need the cluster's secret, a file that only you can read. With the default address Ray listens
-    on this machine alone; with another one it listens on all interfaces of the machine.
+    Processes that join need the cluster's secret, a file that only you can read. `--token-file` uses a secret that you
+    distribute, such as the output of `openssl rand -hex 32`. With the default address Ray listens on this machine
+    alone; with another one it listens on all interfaces of the machine.
 
     ```
     tidal cluster start --host 10.0.0.1
@@ -58,21 +75,26 @@ def start_head(
     tidal cluster start --config cluster.yaml
     ```
 
-    Exit codes: **0** it runs, **1** a head runs already, a port is in use, Ray is not installed or does not start,
-    **2** wrong usage.
+    Exit codes: **0** it runs, or `--block` ended by a signal, **1** a head runs already, a port is in use, Ray is not
+    installed, does not start, or ended while `--block` waited, **2** wrong usage.
     """
     settings = _settings(period, min_gain)
+    if insecure and token_file is not None:
+        fail("--insecure and --token-file exclude each other: give one of them", _USAGE)
+    token = _secret(token_file)
     if not as_json:
         progress_note("starting the head")
     with one_sentence():
-        record = start(host, port, settings, metrics_port=metrics_port, secret=not insecure)
+        record = start(host, port, settings, metrics_port=metrics_port, token=token, secret=not insecure)
     if as_json:
         print_json(_facts(record))
-        return
-    secret = "" if record.token is None else f" --token-file {record.token}"
-    typer.echo(f"head       {record.address}\nsecret     {record.token or 'none'}\nlogs       {record.folder}")
-    typer.echo(f"metrics    http://{record.metrics}/metrics")
-    typer.echo(f"on a node  tidal cluster join {record.address}{secret}")
+    else:
+        secret = "" if record.token is None else f" --token-file {record.token}"
+        typer.echo(f"head       {record.address}\nsecret     {record.token or 'none'}\nlogs       {record.folder}")
+        typer.echo(f"metrics    http://{record.metrics}/metrics")
+        typer.echo(f"on a node  tidal cluster join {record.address}{secret}")
+    if block:
+        _stay(record)
 
 
 def join_cluster(
@@ -92,6 +114,7 @@ def join_cluster(
     ca: CaFile = None,
     certificate: CertificateFile = None,
     key: KeyFile = None,
+    block: Block = False,
     config: NodeFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -106,9 +129,9 @@ def join_cluster(
     tidal cluster join --config cluster.yaml --name b
     ```
 
-    Exit codes: **0** it joined, **1** the head does not answer or refuses the secret, other nodes cannot reach the
-    server, or it serves no partitioned model, **2** wrong usage, **3** no server runs, or several do and none was
-    named.
+    Exit codes: **0** it joined, or `--block` ended by a signal, **1** the head does not answer or refuses the secret,
+    other nodes cannot reach the server, it serves no partitioned model, or Ray ended while `--block` waited, **2**
+    wrong usage, **3** no server runs, or several do and none was named.
     """
     head, separator, port = address.rpartition(":")
     if not (separator and port.isdigit()):
@@ -121,20 +144,21 @@ def join_cluster(
         host = head
     if token_file is None:
         token_file = next((record.token for record in records() if record.address == address), None)
-    if token_file is not None and not token_file.is_file():
-        fail(f"--token-file: {token_file} is not a file; expected the secret that tidal cluster start wrote", _USAGE)
+    token = _secret(token_file)
     _check_server(server)
     own = name or own_name()
     options = NodeOptions(own, host, server, devices, tls, metrics_port)
     if not as_json:
         progress_note(f"joining as '{options.name}'")
     with one_sentence():
-        record = join(address, None if token_file is None else token_file.resolve(), options)
+        record = join(address, token, options)
     if as_json:
         print_json(_facts(record))
     else:
         typer.echo(f"{record.name} joined {record.address}: see tidal cluster status")
         typer.echo(f"gateway  tidal gateway --servers-file {entrances_file(record.name)}")
+    if block:
+        _stay(record)
 
 
 def up_local(
@@ -187,6 +211,28 @@ def _settings(period: float, min_gain: float) -> PlanSettings:
     with one_sentence(_USAGE):
         checked = ControllerSettings(period_s=period, min_gain=min_gain)
     return PlanSettings(checked.period_s, checked.min_gain)
+
+
+def _secret(file: Path | None) -> Path | None:
+    """Return the absolute path of a file with a secret."""
+    if file is None:
+        return None
+    expected = "expected the secret of the cluster, such as the file that tidal cluster start wrote"
+    if not file.is_file():
+        fail(f"--token-file: {file} is not a file; {expected}", _USAGE)
+    try:
+        empty = not file.read_bytes().strip()
+    except OSError as error:
+        fail(f"--token-file: {file} cannot be read: {error.strerror}; {expected}", _USAGE)
+    if empty:
+        fail(f"--token-file: {file} is empty; {expected}", _USAGE)
+    return file.absolute()
+
+
+def _stay(record: ClusterRecord) -> None:
+    stop = stop_on_signals()
+    with one_sentence():
+        stay(record, stop)
 
 
 def _check_server(server: str | None) -> None:
