@@ -16,7 +16,7 @@ from tidal.pets.terms import BaseLayers, FloatArray, LinearLayer, NormLayer
 from tidal.pets.torch_engine.engine import TorchPetsEngine, open_torch_engine
 from tidal.pets.torch_engine.tasks import TorchTask
 from tidal.tensor_file import pack_tensors
-from tidal_builders.pets.encoder import BlockPaths, Encoder, Pooler
+from tidal_builders.pets.encoder import Encoder, Pooler
 from tidal_builders.pets.typical import TYPICAL_KINDS, typical_task
 from tidal_builders.pets.weights import weights_of
 

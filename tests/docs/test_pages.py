@@ -144,6 +144,10 @@ def test_programs_are_python(block: Block) -> None:
     compile(block.text, str(block), "exec")
 
 
-@pytest.mark.parametrize("block", [block for block in blocks() if block.language == "yaml"], ids=str)
+# That of a cluster is read by tests/cluster/test_config_file.py.
+_SPECS = [block for block in blocks() if block.language == "yaml" and not block.text.startswith("# cluster.yaml")]
+
+
+@pytest.mark.parametrize("block", _SPECS, ids=str)
 def test_specs_are_accepted(block: Block) -> None:
     assert parse_spec(yaml.safe_load(block.text), str(block)).kind

@@ -56,10 +56,12 @@ def _describe_node(context: typer.Context, parameter: typer.CallbackParam, value
 
 _HELP = "YAML file that describes the cluster. Options given here replace its values."
 HeadFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", is_eager=True, callback=_describe_head, help=_HELP)
+    Path | None,
+    typer.Option("--config", metavar="FILE", exists=True, is_eager=True, callback=_describe_head, help=_HELP),
 ]
 NodeFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", is_eager=True, callback=_describe_node, help=_HELP)
+    Path | None,
+    typer.Option("--config", metavar="FILE", exists=True, is_eager=True, callback=_describe_node, help=_HELP),
 ]
 NodeName = Annotated[
     str | None,
