@@ -11,7 +11,7 @@ from benchmarks.gpu.encoder import EncoderSize, size_of
 from benchmarks.gpu.recording import Setting
 from tidal.device import DeviceKind
 from tidal.pets.base import make_base_layers
-from tidal.pets.engine.description import DESCRIPTION_FILE, WEIGHTS_FILE
+from tidal.pets.engine.description import DESCRIPTION_FILE, WEIGHTS_FILE, BlockPaths
 from tidal.pets.terms import BaseLayers, FloatArray, LinearLayer, NormLayer
 from tidal.pets.torch_engine.engine import TorchPetsEngine, open_torch_engine
 from tidal.pets.torch_engine.tasks import TorchTask
