@@ -80,7 +80,8 @@ def test_the_end_of_ray_is_an_error_with_its_output(process: subprocess.Popen[by
 def test_start_waits_on_request(
     process: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], waits: bool
 ) -> None:
-    record, waited = record_of(process, HEAD, tmp_path / "ray"), []
+    record = record_of(process, HEAD, tmp_path / "ray")
+    waited: list[ClusterRecord] = []
     monkeypatch.setattr(cluster_members, "start", lambda *_args, **_options: record)
     monkeypatch.setattr(cluster_members, "stay", lambda each, _leave: waited.append(each))
     outcome = tidal_in_process("cluster", "start", *words, environment=dict(os.environ))

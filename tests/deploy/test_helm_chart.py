@@ -106,7 +106,7 @@ def test_each_value_is_used() -> None:
         ({"image": {"name": "tidal"}}, "'name' was unexpected"),
         ({"service": {"type": "Ingress"}}, "'Ingress' is not one of ['ClusterIP', 'NodePort', 'LoadBalancer']"),
         ({"serving": {"replicas": "2"}}, "'2' is not of type 'integer'"),
-        ({"resources": {"limits": {"cpu": "4"}}}, "'requests' is a required property"),
+        ({"resources": {"limit": {"cpu": "4"}}}, "'limit' was unexpected"),
         ({"sharedMemory": "1 GB"}, "'1 GB' is not valid under any of the given schemas"),
         ({"cluster": {"tokenSecret": ""}}, "'' does not match"),
         ({"cluster": {"rayVersion": 2.6}}, "2.6 is not of type 'string'"),
