@@ -12,13 +12,13 @@ from benchmarks.cluster.plot import plot_replan
 from benchmarks.cluster.replan import CASES, Decision, decide_all
 from benchmarks.report import Report
 from tidal.arlo.scheduling import ClusterNode, ClusterPlan
+from tidal.cluster.observed import decide
 
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[ClusterPlan]:
     """The plans of all decisions."""
     plans: list[ClusterPlan] = []
-    decide = replan.decide
 
     def keep(*arguments: Any) -> ClusterPlan:
         plans.append(decide(*arguments))
