@@ -223,7 +223,7 @@ class _Run:
         self._controller.finish_stage(now)
 
     def _publish(self) -> None:
-        """Pass a changed table to the entrances; instances that were added start what waits for them."""
+        """Pass a changed table to the entrances; instances that were added start the queries that wait for them."""
         for entrance in self._queries.up:
             known = {name for name in entrance.unreachable if self._controller.knows(self._by_name[name])}
             entrance.unreachable -= known
