@@ -20,6 +20,7 @@ from benchmarks.encoders import plot as encoders
 from benchmarks.entrances import plot as entrances
 from benchmarks.flover import plot as flover
 from benchmarks.gateway import plot as gateway
+from benchmarks.many_nodes import plot as many_nodes
 from benchmarks.otas import plot as otas
 from benchmarks.pets import plot as pets
 from benchmarks.plots import headlines
@@ -42,11 +43,13 @@ FIGURES: dict[str, Draw] = {
     "pets": pets.save,
     "otas": otas.plot,
     "entrances": entrances.plot,
+    "many_nodes": many_nodes.plot,
     "flover": flover.save,
     "tabi": tabi.save,
     "amd-epyc-avx2/encoders": encoders.save,
     "amd-epyc-avx2/gateway": gateway.plot,
     "intel-xeon-amx/cluster": cluster.plot,
+    "intel-xeon-amx/replan": cluster.plot_replan,
     "intel-xeon-amx/request_path": request_path.save,
     "intel-xeon-amx/serving_path": serving_path.save,
 }

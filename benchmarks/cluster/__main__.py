@@ -19,6 +19,7 @@ import numpy as np
 import typer
 import yaml
 
+from benchmarks.cluster import replan
 from benchmarks.cluster.plot import plot
 from benchmarks.kept import cache_folder
 from benchmarks.report import Claim, Report, machine_line, progress
@@ -61,15 +62,16 @@ def main(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rounds; under 3 minutes.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write results here, tables (.txt) and a plot beside it.")] = None,
 ) -> None:
-    """Measure two nodes that run the queries of one partitioned model together.
+    """Measure two nodes that run the queries of one partitioned model together, and the decisions about 100 nodes.
 
     Both servers run on this machine, so throughput is not measured. The model has random weights and costs next to
-    nothing.
+    nothing. The 100 nodes are simulated; `python -m benchmarks.cluster.replan` measures their part alone.
     """
     size = QUICK if quick else FULL
     report = Report("cluster", quick)
     source = prepare()
     print(machine_line())
+    replan.measure(report, quick)
     with two_nodes(source) as (a, b):
         _measure_hop(report, a, b, size)
         _lose_node(report, a, b, size)

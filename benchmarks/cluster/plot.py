@@ -1,4 +1,4 @@
-"""The figure of the results: lone queries here and on another node, and latency while a node is lost."""
+"""Figures of the results: lone queries here and on another node, latency while a node is lost, and decisions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.plots import style
+from benchmarks.plots.bars import Bars, save
 
 
 @style.styled
@@ -32,3 +33,15 @@ def plot(document: Mapping[str, Any], file: Path) -> None:
         title=f"one of two servers is killed: {loss['failed']} of {loss['queries']:,} failed",
     )
     style.finish(figure, "Two nodes that run the queries of one model together", document["machine"], file)
+
+
+def plot_replan(document: Mapping[str, Any], file: Path) -> None:
+    """Draw the time of the controller's decisions by case, from a report's JSON document into a PNG or SVG."""
+    decisions = document["measured"]["replan"]
+    by_case: dict[str, list[float]] = {}
+    for each in decisions:
+        by_case.setdefault(each["case"], []).append(each["seconds"] * 1e3)
+    nodes = max(each["nodes"] for each in decisions)
+    title = "time of a decision by what has changed (lower is better)"
+    panel = Bars(title, "time, ms", list(by_case), {"Tidal": list(by_case.values())})
+    save([panel], f"The controller of {nodes} nodes", document["machine"], file, tidal=["Tidal"], width=5.6)

@@ -25,7 +25,8 @@ class RuntimeInstance:
     queue: deque[ArloQuery] = field(default_factory=deque)
     waiting: int = 0
     running: int = 0
-    held: int = 0  # added load while it cannot run any query
+    added: int = 0  # load beyond its own queries, such as that of a full instance while it is blocked
+    blocked: bool = False  # whether it cannot run any query
 
     @property
     def outstanding(self) -> int:
@@ -34,13 +35,13 @@ class RuntimeInstance:
 
     @property
     def load(self) -> int:
-        """Key of the heap: outstanding queries, plus `held` while it cannot run."""
-        return self.waiting + self.running + self.held
+        """Key of the heap: outstanding queries and added load."""
+        return self.waiting + self.running + self.added
 
     @property
     def ready(self) -> bool:
         """Whether it can start a query of its queue."""
-        return self.waiting > 0 and not self.running and not self.held
+        return self.waiting > 0 and not self.running and not self.blocked
 
 
 class RuntimeLevel:
@@ -82,7 +83,7 @@ class RuntimeLevel:
         lane, heap = instance.lane, self._heap
         if lane not in self._instances:
             return
-        entry = (instance.waiting + instance.running + instance.held) << _LANE_BITS | lane
+        entry = (instance.waiting + instance.running + instance.added) << _LANE_BITS | lane
         if heap and heap[0] & _LANE_MASK == lane:  # the case after every dispatch: replace its stale entry
             heapreplace(heap, entry)
             return
@@ -101,7 +102,7 @@ class RuntimeLevel:
         while True:
             entry = heap[0]
             instance = instances.get(entry & _LANE_MASK)
-            if instance and instance.waiting + instance.running + instance.held == entry >> _LANE_BITS:
+            if instance and instance.waiting + instance.running + instance.added == entry >> _LANE_BITS:
                 return instance
             heappop(heap)
 

@@ -165,7 +165,10 @@ class PartitionedPolicy:
     def finished(self, batch: ArloBatch, took: float | None = None) -> None:
         """Free the instance of a query that has run or failed; remove the instance if it was leaving."""
         instance = self._instances[batch.lane]
-        instance.running = instance.held = 0
+        instance.running = 0
+        if instance.blocked:
+            instance.blocked = False
+            instance.added -= self._levels[instance.runtime].capacity
         if batch.lane in self._leaving:
             del self._leaving[batch.lane], self._instances[batch.lane]
             return
@@ -180,7 +183,8 @@ class PartitionedPolicy:
         """
         instance = self._instances[batch.lane]
         level = self._levels[instance.runtime]
-        instance.running, instance.held = 0, level.capacity
+        instance.running, instance.blocked = 0, True
+        instance.added += level.capacity
         orphans = self._take_queue(instance)
         level.update(instance)
         self._dispatch_again([*batch.queries, *orphans])
@@ -238,7 +242,7 @@ class PartitionedPolicy:
         self._waiting += 1
         instance.waiting += 1
         level.update(instance)  # line 22
-        if instance.waiting == 1 and not instance.running and not instance.held:
+        if instance.waiting == 1 and not instance.running and not instance.blocked:
             self._ready.append(instance)
         if query.deadline is not None:
             self._deadlines.add(query, query.deadline, instance)
@@ -278,7 +282,7 @@ class PartitionedPolicy:
 
     def _remove_instance(self, instance: RuntimeInstance) -> list[ArloQuery]:
         self._levels[instance.runtime].remove(instance)
-        if instance.running or instance.held:
+        if instance.running or instance.blocked:
             self._leaving[instance.lane] = instance
         else:
             del self._instances[instance.lane]
