@@ -59,7 +59,8 @@ class FileServer:
         if facts.get("state", "serves") != "serves":
             return NodeReport(name, facts["state"], "made up")
         none = ModelCounts.none(len(LENGTHS))
-        counts = replace(none, queries=tuple(facts["queries"]), busy_s=tuple(facts["busy_s"]))
+        answered = {each: facts.get(each, 0) for each in ("requests", "slow", "critical")}
+        counts = replace(none, queries=tuple(facts["queries"]), busy_s=tuple(facts["busy_s"]), **answered)
         instances = tuple(facts["instances"])
         problem, version = facts.get("problem"), facts.get("version", 1)
         model = ModelReport(

@@ -11,6 +11,7 @@ from tidal.arlo.scheduling import MIN_GAIN
 from tidal.cluster.membership import NodeOptions, join, start, stop, up
 from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import HEAD, ClusterRecord, entrances_file, records
+from tidal.cluster.scaling import ScalingSettings
 from tidal.commands.cluster_file import PORT, HeadFile, NodeFile, NodeName, own_name
 from tidal.commands.cluster_nodes import CaFile, CertificateFile, KeyFile, node_tls
 from tidal.commands.connecting import NO_SERVER, AsJson, Server
@@ -35,11 +36,45 @@ MetricsPort = Annotated[
 ]
 
 
+_SCALING = "with --autoscale"
+
+
 def start_head(
     host: Annotated[str, typer.Option(help="Address of this machine for nodes.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port that nodes join at, 0 for a free one.")] = PORT,
     period: Period = 120.0,
     min_gain: MinGain = MIN_GAIN,
+    autoscale: Annotated[
+        bool, typer.Option("--autoscale", help="Use as many devices as the latency requires, instead of all.")
+    ] = False,
+    min_instances: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help=f"Minimum number of instances per model, {_SCALING}.", show_default="1, and one per node"
+        ),
+    ] = None,
+    max_instances: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help=f"Maximum number of instances per model, {_SCALING}.",
+            show_default="as many as devices hold",
+        ),
+    ] = None,
+    min_nodes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Number of nodes below which none is released, with --max-nodes.", show_default="1"
+        ),
+    ] = None,
+    max_nodes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help=f"Number of nodes above which none is requested, {_SCALING}.",
+            show_default="nodes are not scaled",
+        ),
+    ] = None,
     metrics_port: MetricsPort = 0,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept processes without the cluster's secret.")
@@ -52,16 +87,22 @@ def start_head(
     Processes that join need the cluster's secret, a file that only you can read. With the default address Ray listens
     on this machine alone; with another one it listens on all interfaces of the machine.
 
+    With `--autoscale` a model uses another device when the 98th percentile of the latency reaches 95 % of its `slo_ms`,
+    and one fewer when the percentile stays below 50 % for 60 s. With `--max-nodes` the controller requests a node when
+    all devices are used, from Ray's autoscaler if there is one, and drains a node that was not required for three
+    periods.
+
     ```
     tidal cluster start --host 10.0.0.1
     tidal cluster start --host 10.0.0.1 --period 60 --metrics-port 8005
+    tidal cluster start --autoscale --max-instances 8 --max-nodes 4
     tidal cluster start --config cluster.yaml
     ```
 
     Exit codes: **0** it runs, **1** a head runs already, a port is in use, Ray is not installed or does not start,
     **2** wrong usage.
     """
-    settings = _settings(period, min_gain)
+    settings = _settings(period, min_gain, _scaling(autoscale, min_instances, max_instances, min_nodes, max_nodes))
     if not as_json:
         progress_note("starting the head")
     with one_sentence():
@@ -183,10 +224,30 @@ def stop_cluster(as_json: AsJson = False) -> None:
         typer.echo(f"ended: {', '.join(ended)}" if ended else "nothing was started on this machine")
 
 
-def _settings(period: float, min_gain: float) -> PlanSettings:
+def _settings(period: float, min_gain: float, scaling: ScalingSettings | None = None) -> PlanSettings:
     with one_sentence(_USAGE):
         checked = ControllerSettings(period_s=period, min_gain=min_gain)
-    return PlanSettings(checked.period_s, checked.min_gain)
+    return PlanSettings(checked.period_s, checked.min_gain, scaling)
+
+
+def _scaling(
+    autoscale: bool, min_instances: int | None, max_instances: int | None, min_nodes: int | None, max_nodes: int | None
+) -> ScalingSettings | None:
+    instances = {"--min-instances": min_instances, "--max-instances": max_instances}
+    for option, value in {**instances, "--min-nodes": min_nodes, "--max-nodes": max_nodes}.items():
+        if value is not None and not autoscale:
+            fail(f"{option} {value} needs --autoscale", _USAGE)
+    if min_nodes is not None and max_nodes is None:
+        fail(f"--min-nodes {min_nodes} needs --max-nodes", _USAGE)
+    if not autoscale:
+        return None
+    with one_sentence(_USAGE):
+        return ScalingSettings(
+            1 if min_instances is None else min_instances,
+            max_instances,
+            1 if min_nodes is None else min_nodes,
+            max_nodes,
+        )
 
 
 def _check_server(server: str | None) -> None:
