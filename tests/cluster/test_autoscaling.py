@@ -18,6 +18,7 @@ from tidal.cluster.metrics import ClusterMetrics
 from tidal.cluster.observed import PlanSettings
 from tidal.cluster.scaling import ScalingSettings
 from tidal.commands.cluster_status import _scaling as notes
+from tidal.errors import Unavailable
 
 PERIOD_S = 3600.0
 
@@ -59,7 +60,8 @@ class Cluster:
 
     @property
     def status(self) -> dict[str, Any]:
-        return self.controller.status()
+        found: dict[str, Any] = self.controller.status()
+        return found
 
     @property
     def plan(self) -> dict[str, Any]:
@@ -68,7 +70,7 @@ class Cluster:
 
     def node(self, name: str) -> dict[str, Any]:
         (found,) = [each for each in self.status["nodes"] if each["node"] == name]
-        return found
+        return dict(found)
 
 
 Start = Callable[..., Cluster]
@@ -210,7 +212,7 @@ def test_a_request_that_is_refused_is_reported(a: FileServer, start: Start, monk
     cluster = start(a, max_nodes=2)
 
     def refuse(hosts: Sequence[str], more: int) -> None:
-        raise module.NotFound("made-up refusal")
+        raise Unavailable("made-up refusal")
 
     monkeypatch.setattr(cluster.controller._scaling, "_request", refuse)
     a.set(devices=1)
