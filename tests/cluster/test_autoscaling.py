@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,12 @@ from typing import Any
 import pytest
 
 from testing.waiting import until
-from tests.cluster.made_up import MODEL, AgentsInProcess, FileServer
+from tests.cluster.made_up import MODEL, OTHER, AgentsInProcess, FileServer
 from tests.cluster.pages import of, values
 from tidal.cluster import controller as module
+from tidal.cluster import ray_node
 from tidal.cluster.agent import NodeAgent
+from tidal.cluster.autoscaling import NODE_RESOURCE
 from tidal.cluster.controller import ClusterController
 from tidal.cluster.metrics import ClusterMetrics
 from tidal.cluster.observed import PlanSettings
@@ -118,8 +122,40 @@ def test_one_device_more_and_one_fewer(a: FileServer, start: Start) -> None:
     cluster.later(61.0)  # the first 60 s had late queries
     assert until(lambda: a.facts["instances"] == [0, 0, 1])
     assert cluster.plan["reason"] == "the 98th percentile of the latency stayed below 50 % of the SLO for 60 s"
+    assert cluster.plan["observed_s"] == 134.0  # the period of the lengths goes on
     assert cluster.status["scaling"] == {"wanted_instances": {MODEL: 1}, "wanted_nodes": None, "reason": ""}
     assert cluster.requested == []
+
+
+def test_other_models_keep_their_instances(a: FileServer, start: Start) -> None:
+    a.set(devices=4, other=[0, 1, 1])
+    cluster = start(a)
+    assert until(lambda: set(cluster.status["plans"]) == {MODEL, OTHER})
+    for _ in range(3):  # one device is free
+        cluster.late(a)
+        assert until(lambda: a.facts["instances"] == [0, 0, 2])
+        assert a.facts["other"] == [0, 1, 1]
+    assert cluster.agents.calls.count(("a", "allocate")) == 1
+    assert cluster.status["scaling"]["wanted_instances"] == {MODEL: 2, OTHER: 2}
+
+
+def test_latencies_before_a_change_do_not_count(a: FileServer, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = start(a)
+    changed: list[str] = []
+    monkeypatch.setattr(cluster.controller._scaling, "changed", lambda model, now: changed.append(model))
+    cluster.late(a)
+    assert until(lambda: counts(a) == 2)
+    assert until(lambda: changed == [MODEL])
+
+
+def test_nodes_have_the_resource_that_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    monkeypatch.setattr("tidal.cluster.ray_node.subprocess.Popen", lambda command, **_: commands.append(command))
+    started = [ray_node.start_node("10.0.0.1:6379", "10.0.0.2", None, {}), ray_node.start_head("127.0.0.1", 1, None)]
+    for each in started:
+        shutil.rmtree(each.folder)
+    given = [word.partition("=")[2] for command in commands for word in command if word.startswith("--resources=")]
+    assert [json.loads(each).get(NODE_RESOURCE) for each in given] == [1, None]
 
 
 def test_one_node_more_and_one_fewer(a: FileServer, b: FileServer, start: Start) -> None:

@@ -108,11 +108,11 @@ class TestInstances:
 
     @settings(max_examples=30, deadline=None)
     @given(st.sampled_from([LATE, MEDIUM, FAST]), st.integers(1, 6), st.integers(1, 2))
-    def test_constant_traffic_settles(self, traffic: ModelCounts, begin: int, nodes: int) -> None:
+    def test_constant_traffic_ends_at_one_number(self, traffic: ModelCounts, begin: int, nodes: int) -> None:
         scaler = ModelScaler(0.1, ScalingSettings(), begin)
         used(scaler, traffic, range(0, 420), devices=6, nodes=nodes)
-        settled = used(scaler, traffic, range(420, 600), devices=6, nodes=nodes)
-        assert set(settled) == {{LATE: 6, FAST: nodes}.get(traffic, max(begin, nodes))}
+        found = used(scaler, traffic, range(420, 600), devices=6, nodes=nodes)
+        assert set(found) == {{LATE: 6, FAST: nodes}.get(traffic, max(begin, nodes))}
 
 
 def node(devices: int, instances: int, busy: float = 0.0, **drain: bool) -> NodeUse:

@@ -25,7 +25,7 @@ class ClusterState:
         waiting: Reason to wait, by model; "" for all models.
         reported_at: Time of the last report of each node, in seconds since 1970.
         outdated: Nodes whose fronts dispatch by an old table of nodes.
-        scaling: What scaling has decided; None without it.
+        scaling: Last decisions of scaling; None without it.
     """
 
     nodes: dict[str, NodeReport]
