@@ -51,7 +51,7 @@ class TestInstances:
         assert scaler.wanted == 1  # one node less is enough, though not two: nothing was measured with fewer
         assert used(scaler, FAST, range(600, 601), devices=9, nodes=3) == [3]
         assert scaler.reason == "1 instances are below the minimum of 2"
-        assert used(scaler, LATE, range(601, 606), devices=9, nodes=3) == [3, 3, 3, 3, 4]
+        assert used(scaler, LATE, range(601, 607), devices=9, nodes=3) == [3, 3, 3, 3, 3, 4]
 
     def test_one_instance_more_than_devices_asks_for_a_node_until_the_load_falls(self) -> None:
         scaler = ModelScaler(0.1, ScalingSettings(), 3)
@@ -70,6 +70,12 @@ class TestInstances:
         assert used(scaler, MEDIUM, range(9, 18), devices=3, more_nodes=True)[-1] == 3
         assert scaler.wanted == 6
         assert used(scaler, MEDIUM, range(18, 19), devices=6, nodes=2) == [6]
+
+    @pytest.mark.parametrize(("devices", "most"), [(6, 3), (3, None)])
+    def test_from_one_instance_fewer_than_nodes_no_bound_is_passed(self, devices: int, most: int | None) -> None:
+        scaler = ModelScaler(0.1, ScalingSettings(max_instances=most), 2)
+        assert used(scaler, LATE, range(0, 30), devices=devices, nodes=3)[-1] == 3
+        assert scaler.wanted == 3
 
     def test_bounds(self) -> None:
         scaler = ModelScaler(0.1, ScalingSettings(min_instances=2, max_instances=3), 1)

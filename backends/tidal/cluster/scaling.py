@@ -89,7 +89,7 @@ class ModelScaler:
             self._change(max(lowest, most), f"{self.wanted} instances are above the maximum of {max(lowest, most)}")
         decision = self._scaler.decide(now, self.wanted) if self._scaler is not None else None
         if decision is Scaling.ADD:
-            self._change(max(self.wanted, nodes) + 1, decision.reason)
+            self._change(min(max(self.wanted, nodes) + 1, self._bounds[1]), decision.reason)
         elif decision is Scaling.RELEASE:
             self._change(max(lowest, min(self.wanted - 1, devices)), decision.reason)
         return max(nodes, min(self.wanted, devices))
