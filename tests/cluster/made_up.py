@@ -18,10 +18,13 @@ from tidal.repository.cluster_table import ClusterTable, RemoteNode, read_cluste
 LENGTHS = (16, 32, 64)
 PROFILE = ModelProfile(LENGTHS, (0.002, 0.004, 0.008), 0.4)
 MODEL = "tiny"
+OTHER = "other"
 
 
 class FileServer:
     """The server of a node, in a folder: `server.json` has what it reports, `cluster.json` its table.
+
+    It has a second model on the same devices where `other` is set to that one's instances.
 
     Args:
         folder: Folder of the node, whose name is that of the node.
@@ -59,7 +62,8 @@ class FileServer:
         if facts.get("state", "serves") != "serves":
             return NodeReport(name, facts["state"], "made up")
         none = ModelCounts.none(len(LENGTHS))
-        counts = replace(none, queries=tuple(facts["queries"]), busy_s=tuple(facts["busy_s"]))
+        answered = {each: facts.get(each, 0) for each in ("requests", "slow", "critical")}
+        counts = replace(none, queries=tuple(facts["queries"]), busy_s=tuple(facts["busy_s"]), **answered)
         instances = tuple(facts["instances"])
         problem, version = facts.get("problem"), facts.get("version", 1)
         model = ModelReport(
@@ -73,6 +77,20 @@ class FileServer:
             counts,
             problem,
         )
+        models = [model]
+        if "other" in facts:
+            other = tuple(facts["other"])
+            models = [
+                replace(model, devices=facts["devices"] - sum(other)),
+                replace(
+                    model,
+                    model=OTHER,
+                    devices=facts["devices"] - sum(instances),
+                    instances=other,
+                    usable=other,
+                    counts=none,
+                ),
+            ]
         return NodeReport(
             node=name,
             state="serves",
@@ -80,7 +98,7 @@ class FileServer:
             entrance=f"{name}:1,status={name}:2",
             identity=(1, facts.get("process", 1)),
             cores=2,
-            models=(model,),
+            models=tuple(models),
             tables=((MODEL, tuple(self.table)),),
         )
 
@@ -96,11 +114,16 @@ class FileServer:
             raise Unavailable("made-up failure")
         history = self.facts.get("history", [])
         row = [instances[length] for length in LENGTHS]
+        if model == OTHER:
+            self.set(other=row)
+            return
         self.set(instances=row, unfinished=False, history=[*history, row])
 
     def write_table(self, model: str, nodes: Mapping[str, RemoteNode]) -> None:
         if self.facts.get("refuse_table"):
             raise Unavailable("made-up failure")
+        if model == OTHER:
+            return
         write_cluster_table(self.folder, ClusterTable(nodes=dict(nodes)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -18,9 +19,11 @@ import pytest
 from testing.waiting import until
 from tests.cluster.made_up import MODEL, FileServer
 from tidal.cluster import ray_node
+from tidal.cluster.autoscaling import NODE_RESOURCE
 from tidal.cluster.connection import LOOPBACK, call_controller, connected, environment
 from tidal.cluster.handles import RayAgents, agent_name
 from tidal.cluster.observed import PlanSettings
+from tidal.cluster.scaling import ScalingSettings
 from tidal.errors import InvalidArgument, NotFound, Unavailable
 from tidal.server.endpoints import choose_port
 
@@ -55,7 +58,9 @@ def ray(folder: Path) -> Iterator[Any]:
                     ray_node.start_agent(
                         module, node_id, server, name, folder / f"{name}.json", folder / f"{name}-servers.json"
                     )
-                ray_node.start_controller(module, started, PlanSettings(period_s=3600))
+                # As many instances as the devices of both hold.
+                scaling = ScalingSettings(min_instances=6, max_nodes=3)
+                ray_node.start_controller(module, started, PlanSettings(period_s=3600, scaling=scaling))
                 yield module
         finally:
             ended.end()
@@ -195,3 +200,22 @@ def test_all_nodes_cannot_drain(nodes: dict[str, FileServer]) -> None:
             call_controller("drain", "a", True)
     finally:
         call_controller("drain", "b", False)
+
+
+def test_a_head_without_an_autoscaler_notes_the_requested_nodes(ray: Any, nodes: dict[str, FileServer]) -> None:
+    from ray.autoscaler._private.constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    def requested() -> Any:
+        return json.loads(_internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or "null")
+
+    present = [{f"node:{name}": 0.001, NODE_RESOURCE: 1} for name in ("a", "b")]
+    assert until(lambda: requested() == present)
+    call_controller("drain", "b", True)  # 6 instances need another node
+    try:
+        assert until(lambda: requested() == [*present, {NODE_RESOURCE: 1}])
+        assert status()["scaling"]["wanted_nodes"] == 2
+    finally:
+        call_controller("drain", "b", False)
+    assert until(lambda: requested() == present)
+    assert until(lambda: sum(nodes["b"].facts["instances"]) == 3)

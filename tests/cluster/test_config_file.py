@@ -14,6 +14,7 @@ from testing.serving import tidal_in_process
 from tests.docs.blocks import blocks_of
 from tests.docs.pages import ROOT
 from tidal.cluster.membership import NodeOptions
+from tidal.cluster.scaling import ScalingSettings
 from tidal.commands import cluster_members
 from tidal.commands.cluster_file import own_name
 from tidal.errors import Unavailable
@@ -64,6 +65,12 @@ def test_the_secret_of_the_head_is_a_file_beside_the_description(
     assert called[0][1]["token"] == tmp_path / "secret"
 
 
+def test_scaling_is_described(run: Callable[..., Any], called: list[Any]) -> None:
+    run({"head": HEAD}, "start")
+    run({"head": HEAD | {"autoscale": True, "max_nodes": 4, "min_instances": 2}}, "start")
+    assert [args[2].scaling for args, _ in called] == [None, ScalingSettings(min_instances=2, max_nodes=4)]
+
+
 def test_an_option_replaces_what_the_file_says(run: Callable[..., Any], called: list[Any]) -> None:
     run({"head": HEAD}, "start", "--port", "7001")
     assert called[0][0][:2] == ("10.0.0.1", 7001)
@@ -97,7 +104,11 @@ def test_without_a_name_the_section_of_this_machine_is_used(run: Callable[..., A
     ("content", "words", "message"),
     [
         ({"heads": {}}, ["start"], "unknown section 'heads': did you mean 'head'? accepted: head, nodes"),
-        ({"head": {"prot": 1}}, ["start"], "unknown field 'head.prot': did you mean 'port'? accepted: host, "),
+        (
+            {"head": {"prot": 1}},
+            ["start"],
+            "unknown field 'head.prot': did you mean 'port'? accepted: autoscale, host, ",
+        ),
         ({"head": {"json": True}}, ["start"], "unknown field 'head.json'"),
         ({"head": {"config": "x"}}, ["start"], "unknown field 'head.config'"),
         ({"head": {"block": True}}, ["start"], "unknown field 'head.block'"),

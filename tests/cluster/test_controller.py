@@ -26,7 +26,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setattr(module, "_PAUSE_AFTER_FAILURE_S", 0.05)
     running: list[ClusterController] = []
 
-    def begin(agents: AgentsInProcess, **settings: float) -> ClusterController:
+    def begin(agents: AgentsInProcess, **settings: Any) -> ClusterController:
         running.append(ClusterController(agents, PlanSettings(**settings), poll_s=0.01))
         return running[-1]
 

@@ -110,6 +110,21 @@ def test_what_requires_a_plan(changed: dict[str, Any], period_over: bool, trigge
     assert plan_trigger({}, {"a": 3, "b": 3}, [], period_over=period_over) == "first"
 
 
+@pytest.mark.parametrize(
+    ("devices", "instances", "trigger"),
+    [
+        ({"a": 3, "b": 3}, 3, None),
+        ({"a": 9, "b": 3}, 3, None),  # free devices require nothing
+        ({"a": 2, "b": 3}, 3, "devices"),
+        ({"a": 3}, 3, "devices"),
+        ({"a": 3, "b": 3}, 4, "scaling"),
+    ],
+)
+def test_what_requires_a_plan_with_scaling(devices: dict[str, int], instances: int, trigger: str | None) -> None:
+    last = {**PLAN, "instances": 3}
+    assert plan_trigger(last, devices, ["b"], period_over=False, instances=instances) == trigger
+
+
 class TestController:
     """The page of a controller over made-up nodes."""
 
@@ -120,7 +135,7 @@ class TestController:
         monkeypatch.setattr(module, "_PAUSE_AFTER_FAILURE_S", 0.05)
         running: list[ClusterController] = []
 
-        def begin(agents: AgentsInProcess, **settings: float) -> Callable[[], Values]:
+        def begin(agents: AgentsInProcess, **settings: Any) -> Callable[[], Values]:
             running.append(ClusterController(agents, PlanSettings(**settings), ANYWHERE, poll_s=0.01))
             address = running[-1].status()["controller"]["metrics"]
             return lambda: read(address)

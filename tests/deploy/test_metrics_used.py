@@ -16,7 +16,14 @@ from tests.deploy.queries import panels, queries, rows
 
 #: Families of a server, a node or a cluster as a whole, which have no model.
 _OF_A_CLUSTER = (
-    *("nodes", "report_timestamp_seconds", "table_outdated", "lost_nodes_total", "controller_start_timestamp_seconds"),
+    *(
+        "nodes",
+        "report_timestamp_seconds",
+        "table_outdated",
+        "lost_nodes_total",
+        "controller_start_timestamp_seconds",
+        "wanted_nodes",
+    ),
     *(f"node_{name}_timestamp_seconds" for name in ("start", "read", "table")),
     *("node_server_up", "node_draining"),
 )

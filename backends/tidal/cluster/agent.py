@@ -48,6 +48,7 @@ class AgentMemory(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     draining: bool = Field(default=False, description="whether the node is being drained")
+    released: bool = Field(default=False, description="whether the controller drains it because it is not required")
     plans: dict[str, Any] = Field(default_factory=dict, description="last plan of each model")
 
 
@@ -88,7 +89,8 @@ class NodeAgent:
             if self._last is None or time.monotonic() - self._last[0] >= max_age_s:
                 self._last = time.monotonic(), self._server.read()
             report = self._last[1]
-        return replace(report, draining=self._memory.draining, pid=os.getpid(), metrics=self._page.serve())
+        memory, page = self._memory, self._page.serve()
+        return replace(report, draining=memory.draining, released=memory.released, pid=os.getpid(), metrics=page)
 
     def allocate(self, model: str, instances: Mapping[int, int]) -> None:
         """Change a model's instances; return when the model uses them.
@@ -120,9 +122,14 @@ class NodeAgent:
             self._server.write_table(model, nodes)
         self._metrics.tables_written()
 
-    def set_draining(self, draining: bool) -> None:
-        """Begin or end to drain the node; the controller acts on the next report."""
-        self._remember(draining=draining)
+    def set_draining(self, draining: bool, released: bool = False) -> None:
+        """Begin or end to drain the node; the controller acts on the next report.
+
+        Args:
+            draining: Whether to begin.
+            released: Whether the controller drains it because it is not required.
+        """
+        self._remember(draining=draining, released=released)
 
     def leave(self, models: Sequence[str]) -> None:
         """Empty the tables of models, and refuse later ones: the node leaves the cluster, gateways use it alone."""

@@ -1,7 +1,8 @@
 """The controller of a cluster: a named Ray actor that decides for all nodes. It can read again all that it keeps.
 
 It reads the agents every second, writes the tables of other nodes that fronts dispatch to, and changes instances by the
-plan of `tidal.arlo.scheduling.plan_cluster`. While an agent that Ray still knows does not answer, nothing is decided.
+plan of `tidal.arlo.scheduling.plan_cluster`, on all devices or on as many as `ClusterScaling` decides. While an agent
+that Ray still knows does not answer, nothing is decided.
 """
 
 from __future__ import annotations
@@ -15,21 +16,14 @@ from datetime import datetime
 from typing import Any
 
 from tidal.arlo.scheduling import ClusterPlan, NodeCounts
-from tidal.cluster.handles import Agents
+from tidal.cluster.autoscaling import ClusterScaling, RequestNodes
+from tidal.cluster.handles import Agents, check_answers
 from tidal.cluster.metrics import ClusterMetrics
 from tidal.cluster.metrics_page import MetricsPage, PageAddress
 from tidal.cluster.observed import ObservedModel, PlanSettings, RecentLoad, decide, described, plan_trigger
-from tidal.cluster.reports import (
-    ModelReport,
-    NodeReport,
-    entrances,
-    node_tables,
-    reports_of,
-    why_blocked,
-    without_server,
-)
-from tidal.cluster.summary import ClusterState, drain_state, summary
-from tidal.errors import InvalidArgument, NotFound, TidalError, Unavailable
+from tidal.cluster.reports import NodeReport, entrances, node_tables, reports_of, why_blocked, without_server
+from tidal.cluster.summary import ClusterState, drain_state, newest_plans, summary
+from tidal.errors import InvalidArgument, NotFound, TidalError
 
 POLL_S = 1.0
 _REPORT_S = 5.0
@@ -48,6 +42,7 @@ class ClusterController:
         metrics: Address of its metrics; None: not served.
         clock: Current time in seconds.
         poll_s: Time between two readings of the agents, in seconds.
+        request_nodes: Requests nodes from what can start machines.
     """
 
     def __init__(
@@ -57,6 +52,7 @@ class ClusterController:
         metrics: PageAddress | None = None,
         clock: Callable[[], float] = time.monotonic,
         poll_s: float = POLL_S,
+        request_nodes: RequestNodes = lambda hosts, more: None,
     ) -> None:
         self._agents, self._settings, self._clock, self._poll_s = agents, settings, clock, poll_s
         self._nodes: dict[str, NodeReport] = {}
@@ -69,6 +65,7 @@ class ClusterController:
         self._plans: dict[str, dict[str, Any]] | None = None
         self._waiting: dict[str, str] = {}
         self._not_before: dict[str, float] = {}
+        self._scaling = ClusterScaling(settings.scaling, settings.period_s, request_nodes)
         self._wake, self._closed = threading.Event(), threading.Event()
         self._passed = threading.Condition()
         self._passes = 0
@@ -93,6 +90,7 @@ class ClusterController:
             dict(self._waiting),
             dict(self._reported_at),
             self._outdated,
+            self._scaling.state,
         )
 
     def drain(self, node: str, draining: bool) -> None:
@@ -110,8 +108,8 @@ class ClusterController:
         names = self._agents.names()
         if node not in names:
             raise NotFound(f"the cluster has no node '{node}'; its nodes are {', '.join(names) or 'none'}")
-        left = [name for name in names if name != node and (known := self._nodes.get(name)) and not known.draining]
-        if draining and not left:
+        left = {name for name in names if (known := self._nodes.get(name)) and not known.draining}
+        if draining and not left - {node}:
             raise InvalidArgument(f"node '{node}' is the last one that does not drain: join another node first")
         self._call({node: ("set_draining", draining)})
         passes = self._passes
@@ -147,7 +145,8 @@ class ClusterController:
         if not self._read(names):
             return
         if self._plans is None:
-            self._plans = self._remembered()
+            kept = self._agents.call(dict.fromkeys(self._nodes, ("plans",)), _REPORT_S)
+            self._plans = newest_plans(kept.values())
         now = self._clock()
         for model in sorted({each.model for node in self._nodes.values() for each in node.models}):
             self._observe(model, now)
@@ -166,6 +165,16 @@ class ClusterController:
                 self._not_before[model] = self._clock() + _PAUSE_AFTER_FAILURE_S
                 waiting[model] = str(error)
         self._waiting = waiting
+        if not waiting:
+            self._scale_nodes(now)
+
+    def _scale_nodes(self, now: float) -> None:
+        """Use a drained node again, or drain one, where scaling decides it; the next pass moves the instances."""
+        plan = self._scaling.nodes(self._nodes, self._load, self._plans or {}, now)
+        if plan.use is not None:
+            self._call({plan.use: ("set_draining", False)})
+        if plan.release is not None:
+            self._call({plan.release: ("set_draining", True, True)})
 
     def _read(self, names: list[str]) -> bool:
         """Read all agents; return whether every one has answered, now or before."""
@@ -193,15 +202,6 @@ class ClusterController:
             return False
         return True
 
-    def _remembered(self) -> dict[str, dict[str, Any]]:
-        """Return the newest plan of each model that an agent has kept."""
-        plans: dict[str, dict[str, Any]] = {}
-        for kept in self._agents.call(dict.fromkeys(self._nodes, ("plans",)), _REPORT_S).values():
-            for model, plan in kept.items() if isinstance(kept, dict) else ():
-                if model not in plans or plan["at"] > plans[model]["at"]:
-                    plans[model] = plan
-        return plans
-
     def _observe(self, model: str, now: float) -> None:
         reports = reports_of(model, self._nodes)
         profile = next(iter(reports.values())).profile
@@ -209,10 +209,12 @@ class ClusterController:
         if known is None or known.profile != profile:
             known = self._observed[model] = ObservedModel(profile, now)
             self._metrics.add_model(model)
+            self._scaling.forget(model)
         for name, its in reports.items():
             if name not in self._silent and its.profile == profile:
                 done = known.observe(self._nodes[name], its)
                 self._metrics.arrived(model, profile.lengths, done.queries)
+                self._scaling.observe(model, done)
 
     def _write_tables(self, limits: dict[str, dict[str, tuple[int, ...]]] | None = None) -> None:
         """Write tables and lists of servers; a node that cannot be written now gets them in the next pass."""
@@ -233,24 +235,29 @@ class ClusterController:
         unfinished = {name: its for name, its in reports.items() if its.unfinished}
         if unfinished:
             with self._metrics.change(model, 0):
-                self._allocate(model, {name: _by_length(its, its.instances) for name, its in unfinished.items()})
+                self._allocate(model, {name: its.by_length(its.instances) for name, its in unfinished.items()})
             return
         observed, last = self._observed[model], self._plans.get(model, {})
         nodes = {name: its.devices for name, its in reports.items()}
         draining = [name for name in sorted(reports) if self._nodes[name].draining]
-        trigger = plan_trigger(last, nodes, draining, period_over=now - observed.since >= self._settings.period_s)
+        instances, reason = self._scaling.instances(model, self._nodes, last, now)
+        over = now - observed.since >= self._settings.period_s
+        trigger = plan_trigger(last, nodes, draining, period_over=over, instances=instances)
         if trigger is None:
             return
+        rule = reason if trigger == "scaling" else ""
         with self._metrics.planning(model, trigger):
-            plan = decide(observed, self._nodes, model, self._settings, now)
+            plan = decide(observed, self._nodes, model, self._settings, now, instances, rule)
         record = {"at": datetime.now().astimezone().isoformat(timespec="milliseconds"), "state": "changing"}
         record |= {"trigger": trigger, **described(plan, observed, now)}
-        observed.restart(now)
+        if not rule:  # scaling does not use the lengths of the queries: the period goes on
+            observed.restart(now)
         try:
             self._keep(model, record)
             if plan.moves:
                 with self._metrics.change(model, plan.moves):
                     self._apply(model, plan)
+                self._scaling.changed(model, self._clock())
             record["state"] = "done"
         except TidalError as error:
             record["state"] = f"failed: {error}"
@@ -270,7 +277,7 @@ class ClusterController:
             changing = {}
             for node, before, after in zip(plan.nodes, counts, stage, strict=True):
                 if before != after and (its := self._nodes[node.name].of_model(model)) is not None:
-                    changing[node.name] = _by_length(its, after)
+                    changing[node.name] = its.by_length(after)
             self._allocate(model, changing)
             counts = stage
             self._read(self._agents.names())
@@ -290,11 +297,4 @@ class ClusterController:
 
     def _call(self, requests: dict[str, tuple[Any, ...]], timeout_s: float = _REPORT_S) -> None:
         """Call agents, and raise the errors of those that failed."""
-        answers = self._agents.call(requests, timeout_s)
-        failures = [f"{name}: {answer}" for name, answer in answers.items() if isinstance(answer, TidalError)]
-        if failures:
-            raise Unavailable("; ".join(failures))
-
-
-def _by_length(report: ModelReport, counts: tuple[int, ...]) -> dict[int, int]:
-    return dict(zip(report.profile.lengths, counts, strict=True))
+        check_answers(self._agents.call(requests, timeout_s))

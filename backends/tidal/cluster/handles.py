@@ -70,6 +70,17 @@ class RayAgents:
         return answers
 
 
+def check_answers(answers: Mapping[str, Any]) -> None:
+    """Raise the errors among the answers of nodes.
+
+    Raises:
+        Unavailable: A call failed.
+    """
+    failures = [f"{name}: {answer}" for name, answer in answers.items() if isinstance(answer, TidalError)]
+    if failures:
+        raise Unavailable("; ".join(failures))
+
+
 def answer_of(reference: Any, node: str) -> Any:
     """Return the answer of a finished call, or its error as a TidalError."""
     import ray

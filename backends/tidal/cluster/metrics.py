@@ -115,6 +115,7 @@ class _StateCollector(Collector):
         yield from _node_families(state)
         yield from _model_families(state)
         yield from _plan_families(state)
+        yield from _scaling_families(state)
 
 
 def _node_families(state: ClusterState) -> Iterator[GaugeMetricFamily]:
@@ -171,6 +172,19 @@ def _plan_families(state: ClusterState) -> Iterator[GaugeMetricFamily]:
             demand.add_metric([model, length], queries)
         short.add_metric([model], plan.get("instances_short", 0))
     yield from (at, planned, demand, short)
+
+
+def _scaling_families(state: ClusterState) -> Iterator[GaugeMetricFamily]:
+    wanted = _family(
+        "wanted_instances", "Instances that the model is to have; more than devices if it lacks nodes", "model"
+    )
+    nodes = _family("wanted_nodes", "Nodes that all models need, with --max-nodes")
+    if state.scaling is not None:
+        for model, count in sorted(state.scaling.models.items()):
+            wanted.add_metric([model], count)
+        if state.scaling.nodes is not None:
+            nodes.add_metric([], state.scaling.nodes.wanted)
+    yield from (wanted, nodes)
 
 
 def _models(state: ClusterState) -> list[str]:

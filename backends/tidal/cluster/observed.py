@@ -9,13 +9,15 @@ from typing import Any, Literal
 
 from tidal.arlo.scheduling import ClusterNode, ClusterPlan, RuntimeProfile, demand_by_runtime, plan_cluster
 from tidal.cluster.reports import ModelReport, NodeReport, since
+from tidal.cluster.scaling import ScalingSettings
 from tidal.controller.counts import ModelCounts
 from tidal.controller.decisions import ModelProfile
 
 _LOAD_READINGS = 16
 
-#: What requires a plan: there is none, other devices or nodes, a drain, the last one failed, or the end of a period.
-Trigger = Literal["first", "devices", "draining", "repeat", "period"]
+#: What requires a plan: there is none, other devices or nodes, a drain, the last one failed, another number of
+#: instances, or the end of a period.
+Trigger = Literal["first", "devices", "draining", "repeat", "scaling", "period"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,12 @@ class PlanSettings:
     Attributes:
         period_s: Observation time before each decision about the lengths of queries, in seconds.
         min_gain: Share of the predicted mean latency that a change must save.
+        scaling: Bounds of scaling; None: all devices are used.
     """
 
     period_s: float = 120.0
     min_gain: float = 0.05
+    scaling: ScalingSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,12 @@ class RecentLoad:
 
 
 def plan_trigger(
-    last: Mapping[str, Any], devices: Mapping[str, int], draining: Sequence[str], *, period_over: bool
+    last: Mapping[str, Any],
+    devices: Mapping[str, int],
+    draining: Sequence[str],
+    *,
+    period_over: bool,
+    instances: int | None = None,
 ) -> Trigger | None:
     """Return what requires a plan now; None if nothing does.
 
@@ -119,20 +128,31 @@ def plan_trigger(
         devices: Devices of each node.
         draining: Nodes that drain, sorted.
         period_over: Whether the observation time is over.
+        instances: Number of instances to use; None: as many as the devices hold. Free devices then require no plan.
     """
     if not last:
         return "first"
-    if devices != last.get("devices"):
+    if devices.keys() != last["devices"].keys() or (instances is None and devices != last["devices"]):
+        return "devices"
+    if any(sum(last["after"][name].values()) > count for name, count in devices.items() if name not in draining):
         return "devices"
     if draining != last.get("draining"):
         return "draining"
     if last.get("state") != "done":
         return "repeat"
+    if instances is not None and instances != last.get("instances"):
+        return "scaling"
     return "period" if period_over else None
 
 
 def decide(
-    observed: ObservedModel, nodes: Mapping[str, NodeReport], model: str, settings: PlanSettings, now: float
+    observed: ObservedModel,
+    nodes: Mapping[str, NodeReport],
+    model: str,
+    settings: PlanSettings,
+    now: float,
+    instances: int | None = None,
+    scaling: str = "",
 ) -> ClusterPlan:
     """Decide about a model's instances on all nodes that serve it.
 
@@ -142,10 +162,13 @@ def decide(
         model: Name of the model.
         settings: Settings of the decision.
         now: Current time on the caller's clock, in seconds.
+        instances: Number of instances to use (G); None: as many as the devices hold.
+        scaling: Rule that changed it, as a clause: an instance of the longest runtime starts, or the least loaded one
+            ends. Empty: the lengths of the queries decide.
     """
     profile, total = observed.profile, observed.total(now)
     demand: tuple[float, ...] = ()
-    if any(total.queries) and total.seconds > 0:
+    if not scaling and any(total.queries) and total.seconds > 0:
         histogram = dict(zip(profile.lengths, total.queries, strict=True))
         demand = demand_by_runtime(histogram, profile.lengths, observed_s=total.seconds, slo_s=profile.slo_s)
     none = ModelCounts.none(len(profile.lengths))
@@ -164,7 +187,8 @@ def decide(
         RuntimeProfile.from_service(latency_s, profile.slo_s, max(settings.period_s, 1.0))
         for latency_s in profile.latencies_s
     ]
-    return plan_cluster(given, runtimes, demand or (0.0,) * len(runtimes), settings.min_gain)
+    plan = plan_cluster(given, runtimes, demand or (0.0,) * len(runtimes), settings.min_gain, instances)
+    return replace(plan, reason=scaling) if scaling else plan
 
 
 def described(plan: ClusterPlan, observed: ObservedModel, now: float) -> dict[str, Any]:
@@ -179,6 +203,7 @@ def described(plan: ClusterPlan, observed: ObservedModel, now: float) -> dict[st
         "before": by_node(plan.before),
         "after": by_node(plan.after),
         "moves": plan.moves,
+        "instances": sum(sum(row) for node, row in zip(plan.nodes, plan.after, strict=True) if not node.draining),
         "devices": {node.name: node.devices for node in plan.nodes},
         "draining": [node.name for node in plan.nodes if node.draining],
         "observed_s": round(total.seconds, 3),

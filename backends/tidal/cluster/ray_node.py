@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tidal.cluster.agent import NodeAgent
+from tidal.cluster.autoscaling import NODE_RESOURCE, request_nodes
 from tidal.cluster.connection import LOOPBACK, environment
 from tidal.cluster.controller import POLL_S, ClusterController
 from tidal.cluster.handles import CONTROLLER, NAMESPACE, RayAgents, agent_name
@@ -107,7 +108,7 @@ def start_node(address: str, host: str, token: Path | None, variables: Mapping[s
         token: File with the cluster's secret.
         variables: Further variables of their environment.
     """
-    return _start([f"--address={address}"], host, token, variables)
+    return _start([f"--address={address}"], host, token, variables, {NODE_RESOURCE: 1})
 
 
 def wait_for_head(started: RayProcess, address: str) -> None:
@@ -154,7 +155,9 @@ def start_controller(ray: Any, started: RayProcess, settings: PlanSettings, metr
         metrics: Address of its metrics; None: not served.
     """
     options = _pinned(ray, wait_for_node(ray, started), CONTROLLER)
-    ray.remote(ClusterController).options(**options).remote(RayAgents(), settings, metrics, poll_s=POLL_S)
+    ray.remote(ClusterController).options(**options).remote(
+        RayAgents(), settings, metrics, poll_s=POLL_S, request_nodes=request_nodes
+    )
 
 
 def start_agent(
@@ -225,7 +228,13 @@ def _pinned(ray: Any, node_id: str, name: str) -> dict[str, Any]:
     }
 
 
-def _start(options: list[str], host: str, token: Path | None, variables: Mapping[str, str]) -> RayProcess:
+def _start(
+    options: list[str],
+    host: str,
+    token: Path | None,
+    variables: Mapping[str, str],
+    resources: Mapping[str, int] | None = None,
+) -> RayProcess:
     # Not the name of the node: until Ray notices that a node was killed, the same one may start again.
     resource = f"tidal_{secrets.token_hex(8)}"
     # Paths of sockets, which Ray derives from it, must be short.
@@ -234,7 +243,11 @@ def _start(options: list[str], host: str, token: Path | None, variables: Mapping
     command = [
         *(sys.executable, "-m", module, *([] if host == LOOPBACK else ["start"])),
         *("--block", "--disable-usage-stats", "--include-log-monitor=false", *options),
-        *(f"--node-ip-address={host}", f"--temp-dir={folder}", f"--resources={json.dumps({resource: 1})}"),
+        *(
+            f"--node-ip-address={host}",
+            f"--temp-dir={folder}",
+            f"--resources={json.dumps({resource: 1, **(resources or {})})}",
+        ),
         # Neither actors nor tasks of others run here; the devices belong to the server.
         *("--num-cpus=0", "--num-gpus=0", f"--object-store-memory={_OBJECT_STORE_BYTES}"),
     ]

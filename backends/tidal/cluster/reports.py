@@ -39,6 +39,10 @@ class ModelReport:
     counts: ModelCounts
     problem: str | None = None
 
+    def by_length(self, counts: tuple[int, ...]) -> dict[int, int]:
+        """Return counts by runtime as counts by max_length in tokens."""
+        return dict(zip(self.profile.lengths, counts, strict=True))
+
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
@@ -57,6 +61,7 @@ class NodeReport:
         others: Names of the other models that serve.
         tables: Nodes that the fronts of each model dispatch to.
         draining: Whether the node is being drained.
+        released: Whether the controller drains it because it is not required.
         pid: Process id of the agent.
         metrics: `host:port` of the agent's metrics; empty if they are not served.
     """
@@ -73,6 +78,7 @@ class NodeReport:
     others: tuple[str, ...] = ()
     tables: tuple[tuple[str, tuple[str, ...]], ...] = ()
     draining: bool = False
+    released: bool = False
     pid: int = 0
     metrics: str = ""
 
@@ -149,6 +155,7 @@ def without_server(known: NodeReport, report: NodeReport) -> NodeReport:
         state=report.state,
         reason=report.reason,
         draining=report.draining,
+        released=report.released,
         pid=report.pid,
         metrics=report.metrics,
     )

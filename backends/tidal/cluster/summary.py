@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from tidal.cluster.observed import Load, RecentLoad
 from tidal.cluster.reports import ModelReport, NodeReport
+from tidal.cluster.scaling import ScalingState
 
 Drain = Literal["no", "moving", "drained"]
 NodeState = Literal["serves", "moving", "drained", "restarting", "away", "silent"]
@@ -23,6 +25,7 @@ class ClusterState:
         waiting: Reason to wait, by model; "" for all models.
         reported_at: Time of the last report of each node, in seconds since 1970.
         outdated: Nodes whose fronts dispatch by an old table of nodes.
+        scaling: Last decisions of scaling; None without it.
     """
 
     nodes: dict[str, NodeReport]
@@ -31,6 +34,7 @@ class ClusterState:
     waiting: dict[str, str]
     reported_at: dict[str, float]
     outdated: frozenset[str]
+    scaling: ScalingState | None = None
 
 
 def summary(state: ClusterState, load: RecentLoad, pid: int, metrics: str) -> dict[str, Any]:
@@ -49,6 +53,7 @@ def summary(state: ClusterState, load: RecentLoad, pid: int, metrics: str) -> di
             "state": "silent" if name in silent else report.state,
             "reason": silent.get(name, report.reason),
             "drain": drain_state(name, nodes, plans),
+            "released": report.released,
             "grpc": report.grpc,
             "cores": report.cores,
             "gpus": report.gpus,
@@ -61,7 +66,7 @@ def summary(state: ClusterState, load: RecentLoad, pid: int, metrics: str) -> di
     ]
     rows += [{"node": name, "state": "silent", "reason": silent[name]} for name in sorted(silent.keys() - nodes.keys())]
     controller = {"pid": pid, "metrics": metrics, "waiting": state.waiting}
-    return {"controller": controller, "nodes": rows, "plans": plans}
+    return {"controller": controller, "nodes": rows, "plans": plans, "scaling": _scaling(state.scaling)}
 
 
 def node_state(name: str, state: ClusterState) -> NodeState:
@@ -87,6 +92,31 @@ def drain_state(name: str, nodes: dict[str, NodeReport], plans: dict[str, dict[s
         for plan in (plans.get(its.model, {}),)
     )
     return "drained" if planned and not used else "moving"
+
+
+def newest_plans(kept: Iterable[Any]) -> dict[str, dict[str, Any]]:
+    """Return the newest plan of each model among those that agents have kept.
+
+    Args:
+        kept: Plans by model of each agent; errors are ignored.
+    """
+    plans: dict[str, dict[str, Any]] = {}
+    for each in kept:
+        for model, plan in each.items() if isinstance(each, dict) else ():
+            if model not in plans or plan["at"] > plans[model]["at"]:
+                plans[model] = plan
+    return plans
+
+
+def _scaling(state: ScalingState | None) -> dict[str, Any] | None:
+    if state is None:
+        return None
+    nodes = state.nodes
+    return {
+        "wanted_instances": state.models,
+        "wanted_nodes": None if nodes is None else nodes.wanted,
+        "reason": "" if nodes is None else nodes.reason,
+    }
 
 
 def _model(report: NodeReport, its: ModelReport, load: Load | None) -> dict[str, Any]:

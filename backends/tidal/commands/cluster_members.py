@@ -10,36 +10,25 @@ import typer
 from tidal.arlo.scheduling import MIN_GAIN
 from tidal.cluster.leaving import stay, stop
 from tidal.cluster.membership import NodeOptions, join, start, up
-from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import HEAD, ClusterRecord, entrances_file, records
 from tidal.commands.cluster_file import PORT, HeadFile, NodeFile, NodeName, own_name
 from tidal.commands.cluster_nodes import CaFile, CertificateFile, KeyFile, node_tls
+from tidal.commands.cluster_options import (
+    Block,
+    Devices,
+    MetricsPort,
+    MinGain,
+    Period,
+    plan_settings,
+    scaling_settings,
+    secret_file,
+)
 from tidal.commands.connecting import NO_SERVER, AsJson, Server
 from tidal.commands.output import fail, one_sentence, print_json, progress_note
 from tidal.commands.stopping import stop_on_signals
-from tidal.controller.decisions import ControllerSettings
 from tidal.errors import NotFound
 
 _USAGE = 2
-
-Period = Annotated[
-    float, typer.Option(metavar="SECONDS", help="Time between two decisions about the lengths of queries.")
-]
-MinGain = Annotated[
-    float, typer.Option(metavar="SHARE", help="Reallocate only if it saves at least this share of the mean latency.")
-]
-Devices = Annotated[
-    int | None,
-    typer.Option(min=1, metavar="N", help="Cores or GPUs to count on a node.  [default: those of its server]"),
-]
-MetricsPort = Annotated[
-    int, typer.Option(min=0, max=65535, metavar="PORT", help="Port of Prometheus metrics on --host, 0 for a free one.")
-]
-
-Block = Annotated[
-    bool,
-    typer.Option("--block", help="Keep running until a signal, then end what was started; for containers and systemd."),
-]
 
 
 def start_head(
@@ -47,6 +36,39 @@ def start_head(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port that nodes join at, 0 for a free one.")] = PORT,
     period: Period = 120.0,
     min_gain: MinGain = MIN_GAIN,
+    autoscale: Annotated[
+        bool, typer.Option("--autoscale", help="Use as many devices as the latency requires, instead of all.")
+    ] = False,
+    min_instances: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Minimum number of instances per model, with --autoscale.",
+            show_default="1, and one per node",
+        ),
+    ] = None,
+    max_instances: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Maximum number of instances per model, with --autoscale.",
+            show_default="as many as devices hold",
+        ),
+    ] = None,
+    min_nodes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Number of nodes below which none is released, with --max-nodes.", show_default="1"
+        ),
+    ] = None,
+    max_nodes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Number of nodes above which none is requested, with --autoscale.",
+            show_default="nodes are not scaled",
+        ),
+    ] = None,
     metrics_port: MetricsPort = 0,
     token_file: Annotated[
         Path | None,
@@ -69,19 +91,27 @@ def start_head(
     distribute, such as the output of `openssl rand -hex 32`. With the default address Ray listens on this machine
     alone; with another one it listens on all interfaces of the machine.
 
+    With `--autoscale` a model uses another device when the 98th percentile of the latency reaches 95 % of its `slo_ms`,
+    and one fewer when the percentile stays below 50 % for 60 s. With `--max-nodes` the controller requests a node when
+    all devices are used, from Ray's autoscaler if there is one, and drains a node that was not required for three
+    periods.
+
     ```
     tidal cluster start --host 10.0.0.1
     tidal cluster start --host 10.0.0.1 --period 60 --metrics-port 8005
+    tidal cluster start --autoscale --max-instances 8 --max-nodes 4
     tidal cluster start --config cluster.yaml
     ```
 
     Exit codes: **0** it runs, or `--block` ended by a signal, **1** a head runs already, a port is in use, Ray is not
     installed, does not start, or ended while `--block` waited, **2** wrong usage.
     """
-    settings = _settings(period, min_gain)
+    settings = plan_settings(
+        period, min_gain, scaling_settings(autoscale, min_instances, max_instances, min_nodes, max_nodes)
+    )
     if insecure and token_file is not None:
         fail("--insecure and --token-file exclude each other: give one of them", _USAGE)
-    token = _secret(token_file)
+    token = secret_file(token_file)
     if not as_json:
         progress_note("starting the head")
     with one_sentence():
@@ -144,7 +174,7 @@ def join_cluster(
         host = head
     if token_file is None:
         token_file = next((record.token for record in records() if record.address == address), None)
-    token = _secret(token_file)
+    token = secret_file(token_file)
     _check_server(server)
     own = name or own_name()
     options = NodeOptions(own, host, server, devices, tls, metrics_port)
@@ -181,7 +211,7 @@ def up_local(
 
     Exit codes: **0** all serve, **1** a server or Ray does not start; nothing is left running, **2** wrong usage.
     """
-    settings = _settings(period, min_gain)
+    settings = plan_settings(period, min_gain)
     with one_sentence():
         if not repository.is_dir():
             raise NotFound(f"model repository '{repository}' is not a folder")
@@ -205,28 +235,6 @@ def stop_cluster(as_json: AsJson = False) -> None:
         print_json({"ended": ended})
     else:
         typer.echo(f"ended: {', '.join(ended)}" if ended else "nothing was started on this machine")
-
-
-def _settings(period: float, min_gain: float) -> PlanSettings:
-    with one_sentence(_USAGE):
-        checked = ControllerSettings(period_s=period, min_gain=min_gain)
-    return PlanSettings(checked.period_s, checked.min_gain)
-
-
-def _secret(file: Path | None) -> Path | None:
-    """Return the absolute path of a file with a secret."""
-    if file is None:
-        return None
-    expected = "expected the secret of the cluster, such as the file that tidal cluster start wrote"
-    if not file.is_file():
-        fail(f"--token-file: {file} is not a file; {expected}", _USAGE)
-    try:
-        empty = not file.read_bytes().strip()
-    except OSError as error:
-        fail(f"--token-file: {file} cannot be read: {error.strerror}; {expected}", _USAGE)
-    if empty:
-        fail(f"--token-file: {file} is empty; {expected}", _USAGE)
-    return file.absolute()
 
 
 def _stay(record: ClusterRecord) -> None:

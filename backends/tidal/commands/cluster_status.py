@@ -117,9 +117,26 @@ def _notes(state: dict[str, Any]) -> list[str]:
         lines.append(f"last plan of {model}, {plan['at']}, {plan['state']}: {change}; {plan['reason']}")
         if plan["shortfall"]:
             lines.append(f"{model}: {plan['shortfall']}")
+    lines += _scaling(state)
     pages = [("controller", state["controller"]["metrics"])]
     pages += [(node["node"], node.get("metrics", "")) for node in state["nodes"]]
     lines.append("metrics: " + ", ".join(f"{name} {address or 'not served'}" for name, address in pages))
+    return lines
+
+
+def _scaling(state: dict[str, Any]) -> list[str]:
+    if state["scaling"] is None:
+        return []
+    scaling = state["scaling"]
+    lines = [f"{model}: {count} instances are wanted" for model, count in scaling["wanted_instances"].items()]
+    if scaling["wanted_nodes"] is not None:
+        reason = f"; {scaling['reason']}" if scaling["reason"] else ""
+        lines.append(f"nodes: {scaling['wanted_nodes']} are wanted{reason}")
+    lines += [
+        f"{node['node']}: may be removed: it is not required, and is drained"
+        for node in state["nodes"]
+        if node.get("released") and node["drain"] == "drained"
+    ]
     return lines
 
 

@@ -153,9 +153,9 @@ class ModelController:
             return self._release(before, f"{instances} instances are above {most}")
         wanted = self._scaler.decide(now, instances) if self._scaler is not None else None
         if wanted is Scaling.ADD:
-            return self._add(before, "the 98th percentile of the latency reached 95 % of the SLO")
+            return self._add(before, wanted.reason)
         if wanted is Scaling.RELEASE:
-            released = self._release(before, "the 98th percentile of the latency stayed below 50 % of the SLO for 60 s")
+            released = self._release(before, wanted.reason)
             if released is not None:
                 return released
         # Only seconds in which the server answered count: little traffic before an outage decides nothing.

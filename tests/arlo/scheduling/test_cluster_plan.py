@@ -85,6 +85,20 @@ def test_plans_fit_the_devices_with_the_fewest_and_least_loaded_moves(
     assert plan.moves == ended
 
 
+@settings(max_examples=200, deadline=None)
+@given(clusters(), st.data())
+def test_fewer_instances_than_devices(case: tuple[list[ClusterNode], list[float]], data: st.DataObject) -> None:
+    nodes, demand = case
+    active = [node for node in nodes if not node.draining]
+    least = max(1, sum(node.entrance for node in active))
+    wanted = data.draw(st.integers(least, sum(node.devices for node in active)))
+    plan = plan_cluster(nodes, PROFILES[-len(demand) :], demand, instances=wanted)
+    assert valid(nodes, plan.after)
+    rows = [row for node, row in zip(nodes, plan.after, strict=True) if not node.draining]
+    assert sum(map(sum, rows)) == wanted
+    assert sum(row[-1] for row in rows) >= least
+
+
 @settings(max_examples=100, deadline=None)
 @given(clusters())
 def test_a_plan_that_was_carried_out_stays(case: tuple[list[ClusterNode], list[float]]) -> None:
@@ -159,6 +173,20 @@ def test_a_draining_node_keeps_its_entrance_and_moves_the_rest_last() -> None:
 def test_the_least_loaded_instance_of_a_full_node_ends() -> None:
     nodes = [node("a", 2, 1, 1, 1, busy_s=(3.0, 1.0, 5.0))]
     assert plan_cluster(nodes, PROFILES[:3], [0.0] * 3).after == ((1, 0, 1),)
+
+
+def test_one_instance_more_is_of_the_longest_runtime_and_the_least_loaded_one_ends() -> None:
+    nodes = [node("a", 3, 1, 1, busy_s=(1.0, 2.0)), node("b", 3, 1, 1, busy_s=(0.5, 2.0))]
+    more, fewer = (plan_cluster(nodes, PROFILES[:2], [0.0, 0.0], instances=count) for count in (5, 3))
+    assert (more.after, fewer.after) == (((1, 2), (1, 1)), ((1, 1), (0, 1)))
+    assert more.reason == "there were no queries, and 5 instances are wanted instead of 4"
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_a_number_of_instances_that_does_not_fit_is_named(count: int) -> None:
+    nodes = [node("a", 3, 1, 1), node("b", 3, 1, 1)]
+    with pytest.raises(InvalidArgument, match=f"instances must be between 2 and 6, got {count}"):
+        plan_cluster(nodes, PROFILES[:2], [0.0, 0.0], instances=count)
 
 
 def test_a_small_gain_changes_nothing() -> None:

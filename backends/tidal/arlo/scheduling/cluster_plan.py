@@ -83,47 +83,55 @@ def plan_cluster(
     runtimes: Sequence[RuntimeProfile],
     demand: Sequence[float],
     min_gain: float = MIN_GAIN,
+    instances: int | None = None,
 ) -> ClusterPlan:
     """Decide the instances by node and runtime.
 
     The counts by runtime are those of one cluster without nodes: the optimum (Eqs. 1 to 7) of the demand of all
-    entrances with as many instances as the devices of all nodes that do not drain (G). A runtime needs no instance
-    where longer ones serve its lengths; each entrance keeps one of the longest. The placement then changes the fewest
-    instances, and the least loaded ones (`place`).
+    entrances with `instances` (G). A runtime needs no instance where longer ones serve its lengths; each entrance keeps
+    one of the longest. The placement then changes the fewest instances, and the least loaded ones (`place`).
 
-    Without demand the counts change only as far as the devices require: the least loaded instances end where there are
-    too many, and free devices get instances of the longest runtime, which serves every length.
+    Without demand the counts change only as far as G and the devices require: the least loaded instances end where
+    there are too many, and those that lack are of the longest runtime, which serves every length.
 
     Args:
         nodes: The nodes.
         runtimes: Profiles of the runtimes, ascending by `max_length`.
         demand: Queries per SLO period of all entrances, by the shortest runtime that fits them (Q_i), [runtimes].
-        min_gain: Share of the mean latency that a change must save, unless the devices require it.
+        min_gain: Share of the mean latency that a change must save, unless the number of instances requires it.
+        instances: Number of instances on the nodes that do not drain; None: as many as their devices hold.
 
     Raises:
-        InvalidArgument: All nodes drain, an entrance has no device, or a node has not a count for each runtime.
+        InvalidArgument: All nodes drain, an entrance has no device, a node has not a count for each runtime, or
+            `instances` are fewer than entrances that do not drain or more than devices.
     """
     active = _active(nodes, len(runtimes))
     devices = sum(node.devices for node in active)
     longest = max(1, sum(node.entrance for node in active))
+    total = devices if instances is None else instances
+    if not longest <= total <= devices:
+        raise InvalidArgument(f"instances must be between {longest} and {devices}, got {total}")
+    number = f"the devices hold {total} instances" if total == devices else f"{total} instances are wanted"
     before = tuple(node.instances for node in nodes)
     counted = _counted(nodes)
     mean_before = mean_best = None
     solution: Solution | None = None
     if any(demand):
-        problem = AllocationProblem(devices, tuple(runtimes), tuple(demand), longest)
+        problem = AllocationProblem(total, tuple(runtimes), tuple(demand), longest)
         if counted[-1] < longest:
             solution = solve(problem)
             wanted, reason = solution.instances, "every entrance needs an instance of the longest runtime"
         elif (found := reallocate(problem, counted, min_gain)) is not None:
             solution, wanted = found.solution, found.after
             mean_before, mean_best = found.mean_before_s, found.mean_best_s
-            reason = _reason(counted, wanted, solution, found.gain, min_gain, devices)
+            reason = _reason(counted, wanted, solution, found.gain, min_gain)
+            if sum(counted) != total:
+                reason = f"{number} instead of {sum(counted)}"
     if solution is None:
-        wanted = _fitting(counted, _loads(nodes), devices, longest)
+        wanted = _fitting(counted, _loads(nodes), total, longest)
         reason = "there were no queries"
         if wanted != counted:
-            reason += f", and the devices hold {devices} instances instead of {sum(counted)}"
+            reason += f", and {number} instead of {sum(counted)}"
     after = _placed(nodes, active, wanted)
     if after != before and wanted == counted:
         names = ", ".join(node.name for node in nodes if node.draining)
@@ -163,11 +171,7 @@ def _counted(nodes: Sequence[ClusterNode]) -> tuple[int, ...]:
     return tuple(columns)
 
 
-def _reason(
-    counted: tuple[int, ...], wanted: tuple[int, ...], solution: Solution, gain: float, min_gain: float, devices: int
-) -> str:
-    if sum(counted) != devices:
-        return f"the devices hold {devices} instances instead of {sum(counted)}"
+def _reason(counted: tuple[int, ...], wanted: tuple[int, ...], solution: Solution, gain: float, min_gain: float) -> str:
     if wanted != counted:
         return f"the best allocation is predicted to be {gain:.0%} faster"
     if solution.instances == counted:
@@ -184,20 +188,20 @@ def _loads(nodes: Sequence[ClusterNode]) -> list[InstanceLoad]:
     return loads
 
 
-def _fitting(counted: Sequence[int], loads: Sequence[InstanceLoad], devices: int, longest: int) -> tuple[int, ...]:
-    """Return the counts nearest to the present ones that fill the devices, with enough of the longest runtime.
+def _fitting(counted: Sequence[int], loads: Sequence[InstanceLoad], total: int, longest: int) -> tuple[int, ...]:
+    """Return the counts nearest to the present ones with this total, and enough of the longest runtime.
 
     The last instance of a runtime ends last. Of equally loaded ones, one of the runtime with the most instances ends.
     """
     counts = list(counted)
     counts[-1] = max(counts[-1], longest)
     left = [sorted(load.load for load in loads if load.runtime == runtime) for runtime in range(len(counts))]
-    while sum(counts) > devices:
+    while sum(counts) > total:
         spare = [at for at, count in enumerate(counts) if count > (longest if at == len(counts) - 1 else 0)]
         ends = min(spare, key=lambda at: (counts[at] == 1, left[at][0], -counts[at], at))
         counts[ends] -= 1
         del left[ends][0]
-    counts[-1] += devices - sum(counts)
+    counts[-1] += total - sum(counts)
     return tuple(counts)
 
 

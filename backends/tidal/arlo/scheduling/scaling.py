@@ -21,6 +21,13 @@ class Scaling(Enum):
     ADD = "add"  # one instance of the longest runtime
     RELEASE = "release"  # `least_busy`
 
+    @property
+    def reason(self) -> str:
+        """The rule that decided, as a clause."""
+        if self is Scaling.ADD:
+            return f"the 98th percentile of the latency reached {100 * OUT_AT:g} % of the SLO"
+        return f"the 98th percentile of the latency stayed below {100 * IN_BELOW:g} % of the SLO for {_IN_S:g} s"
+
 
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
