@@ -39,7 +39,7 @@ class Decision:
     """One decision of the controller.
 
     Attributes:
-        case: What has changed since the last one.
+        case: Change since the last decision.
         nodes: Number of nodes.
         devices: Number of their devices.
         moves: Instances that end plus instances that start.

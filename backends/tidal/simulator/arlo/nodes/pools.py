@@ -86,7 +86,7 @@ class Entrance:
         open: Queries that it has not answered, in the order in which it received them.
         lanes: Node of each lane of another node.
         unreachable: Nodes that it does not use because they do not answer.
-        published: What it had outstanding at the last exchange, by the name of the node.
+        published: Outstanding queries at the last exchange, by the name of the node.
     """
 
     node: SimulatedNode
