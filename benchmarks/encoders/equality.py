@@ -201,6 +201,6 @@ def make_claims(entities: Equality, answers: Mapping[str, Equality]) -> list[Cla
     by_language = ", ".join(f"{language} {each.equal} of {each.compared}" for language, each in answers.items())
     note = f"{entities.compared} sentences of WNUT-17, five aggregations; random head"
     return [
-        Claim("entities_equal_transformers", "= 1.0", entities.share, note=note),
-        Claim("spans_equal_transformers", "= 1.0", equal / total, note=f"XQuAD: {by_language}; random head"),
+        Claim("entities_equal_transformers", "== 1.0", entities.share, note=note),
+        Claim("spans_equal_transformers", "== 1.0", equal / total, note=f"XQuAD: {by_language}; random head"),
     ]
