@@ -121,16 +121,8 @@ def running_server(
             installation, repository, backends, tuple(names), ports, prefix, key, exit_timeout_s, tuple(arguments),
             access_log, safe,
         )  # fmt: skip
-        process = ServerProcess(launch, log)
-        start_by = time.monotonic() + _START_S
-
-        def check_time() -> None:
-            if time.monotonic() > start_by:
-                seen = log.read_text(errors="replace")[-20_000:]
-                raise Internal(f"tritonserver did not start within {_START_S:.0f} s; its log ends with:\n{seen}")
-
+        process = _started(launch, log)
         try:
-            process.wait_live(threading.Event(), check_time)
             yield RunningServer(
                 ports.address(ports.http),
                 ports.address(ports.grpc),
@@ -143,3 +135,27 @@ def running_server(
         finally:
             # A clean end takes seconds; tests that are about it wait for it within the block.
             process.kill()
+
+
+def _started(launch: Launch, log: Path, *, again: bool = True) -> ServerProcess:
+    """Start a server that answers; one that crashes before is started once more, as `tidal serve` does.
+
+    tritonserver 2.51 rarely aborts in its gRPC library while it starts: "epoll_wait error: Bad file descriptor".
+    """
+    process = ServerProcess(launch, log)
+    start_by = time.monotonic() + _START_S
+
+    def check_time() -> None:
+        if time.monotonic() > start_by:
+            seen = log.read_text(errors="replace")[-20_000:]
+            raise Internal(f"tritonserver did not start within {_START_S:.0f} s; its log ends with:\n{seen}")
+
+    try:
+        process.wait_live(threading.Event(), check_time)
+    except BaseException as error:
+        crashed = isinstance(error, Internal) and (process.exit_status() or 0) < 0
+        process.kill()
+        if again and crashed:
+            return _started(launch, log, again=False)
+        raise
+    return process

@@ -33,15 +33,20 @@ def traced(observed: Observed, tmp_path_factory: pytest.TempPathFactory) -> Iter
             yield gateway
 
 
-def spans_of(observed: Observed, trace: str, count: int) -> dict[str, Span]:
-    """The spans of the gateway by name, with those of the server as `server`, `model` and `compute`."""
+def arrive(observed: Observed, trace: str, count: int, seconds: float = 60.0) -> bool:
+    """Whether that many spans of a trace arrive, with the gateway's own."""
 
     def arrived() -> bool:
         found = observed.receiver.trace(trace)
         roots = [each for each in found if each.service == SERVICE and each.parent == PARENT]
         return len(found) >= count and bool(roots)
 
-    assert until(arrived, 60), observed.receiver.trace(trace)
+    return until(arrived, seconds)
+
+
+def spans_of(observed: Observed, trace: str, count: int) -> dict[str, Span]:
+    """The spans of the gateway by name, with those of the server as `server`, `model` and `compute`."""
+    assert arrive(observed, trace, count), observed.receiver.trace(trace)
     found = {}
     for each in observed.receiver.trace(trace):
         name = each.name
@@ -81,9 +86,13 @@ def test_a_clients_trace_goes_on_in_gateway_server_and_backend(traced: RunningGa
 
 
 def test_a_stream_is_traced_to_its_last_part(traced: RunningGateway, observed: Observed) -> None:
-    trace = "2b" * 16
+    """Exporters drop spans that a receiver on a busy machine does not take in time: then a later stream is traced."""
     document = {"model": everything.MODELS["flover"], "prompt": "good", "max_tokens": 20, "stream": True}
-    assert "[DONE]" in traced.post("/v1/completions", document, headers=headers(trace)).text
+    for digits in ("2b", "2c", "2d"):
+        trace = digits * 16
+        assert "[DONE]" in traced.post("/v1/completions", document, headers=headers(trace)).text
+        if arrive(observed, trace, 8, 20):
+            break
     found = spans_of(observed, trace, 8)
     executed, answered = found["executed"], found["answered"]
     assert executed.begin < answered.begin < executed.end <= answered.end
