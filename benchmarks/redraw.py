@@ -49,6 +49,7 @@ FIGURES: dict[str, Draw] = {
     "amd-epyc-avx2/encoders": encoders.save,
     "amd-epyc-avx2/gateway": gateway.plot,
     "intel-xeon-amx/cluster": cluster.plot,
+    "intel-xeon-amx/encoders": encoders.save,
     "intel-xeon-amx/replan": cluster.plot_replan,
     "intel-xeon-amx/request_path": request_path.save,
     "intel-xeon-amx/serving_path": serving_path.save,
