@@ -183,7 +183,7 @@ def _compare_answers(artefacts: EncoderArtefacts, size: EncoderSize, run: Encode
         questions = {name: equality.read_questions(data, name, size.questions) for name in equality.LANGUAGES}
         entities = equality.compare_entities(url, artefacts.folder / "tokens", sentences)
         answers = equality.compare_answers(
-            url, artefacts.folder / "questions", environments.python(environments.INFINITY), questions
+            url, artefacts.folder / "questions", environments.python(environments.PIPELINE), questions
         )
     for each in (entities, *answers.values()):
         for difference in each.different:

@@ -13,12 +13,14 @@ from pathlib import Path
 
 from benchmarks.report import progress
 
-INFINITY, SERVERS, LITELLM = "infinity", "servers", "litellm"
+INFINITY, SERVERS, LITELLM, PIPELINE = "infinity", "servers", "litellm", "pipeline"
 #: What is installed into each environment.
 PACKAGES: Mapping[str, Sequence[str]] = {
     INFINITY: ("infinity-emb[server,torch,optimum,logging]", "torch", "transformers", "pyarrow"),
     SERVERS: ("litserve", "ray[serve]", "fastapi", "uvicorn[standard]", "openvino", "tokenizers", "fastembed"),
     LITELLM: ("litellm[proxy]",),
+    # Answers to compare with, and no server: the last transformers that has a pipeline for questions.
+    PIPELINE: ("torch", "transformers"),
 }
 _INSTALLED, _FAILED = ".installed", "failed.txt"
 
