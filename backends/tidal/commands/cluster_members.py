@@ -74,7 +74,7 @@ def start_head(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The cluster's secret, of which no file is removed.",
+            help="File with the secret to use; it is never removed.",
             show_default="a new secret, until tidal cluster stop",
         ),
     ] = None,

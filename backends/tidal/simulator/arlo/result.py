@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tidal.simulator.arlo.latencies import LatencyFigures
 from tidal.simulator.requests import Floats
 
 
@@ -27,7 +28,7 @@ class ClusterSample:
 
 
 @dataclass(frozen=True)
-class ClusterResult:
+class ClusterResult(LatencyFigures):
     """Result of one run of one system; every request was answered.
 
     Args:
@@ -53,19 +54,6 @@ class ClusterResult:
     demotions: int
     replaced: int
     failed_batches: int
-
-    @property
-    def mean_ms(self) -> float:
-        """Mean latency in milliseconds; 0 without requests."""
-        return float(self.latencies_s.mean()) * 1e3 if len(self.latencies_s) else 0.0
-
-    def percentile_ms(self, percent: float) -> float:
-        """Return a percentile of the latency in milliseconds; 0 without requests."""
-        return float(np.percentile(self.latencies_s, percent)) * 1e3 if len(self.latencies_s) else 0.0
-
-    def share_over(self, slo_s: float) -> float:
-        """Return the share of requests that took longer than the SLO."""
-        return float((self.latencies_s > slo_s).mean()) if len(self.latencies_s) else 0.0
 
     @property
     def mean_gpus(self) -> float:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from tidal.simulator.arlo.latencies import LatencyFigures
 from tidal.simulator.requests import Floats
 
 
@@ -36,7 +35,7 @@ class PlanRecord:
 
 
 @dataclass(frozen=True)
-class NodesResult:
+class NodesResult(LatencyFigures):
     """Result of a run; every query was answered once.
 
     Attributes:
@@ -56,16 +55,3 @@ class NodesResult:
     again: int
     plans: tuple[PlanRecord, ...]
     samples: tuple[NodesSample, ...]
-
-    @property
-    def mean_ms(self) -> float:
-        """Mean latency in milliseconds; 0 without queries."""
-        return float(self.latencies_s.mean()) * 1e3 if len(self.latencies_s) else 0.0
-
-    def percentile_ms(self, percent: float) -> float:
-        """Return a percentile of the latency in milliseconds; 0 without queries."""
-        return float(np.percentile(self.latencies_s, percent)) * 1e3 if len(self.latencies_s) else 0.0
-
-    def share_over(self, slo_s: float) -> float:
-        """Return the share of queries that took longer than the SLO."""
-        return float((self.latencies_s > slo_s).mean()) if len(self.latencies_s) else 0.0
