@@ -162,6 +162,7 @@ def make_context(
     outputs: frozenset[str] = frozenset(),
     call_model: ModelCall = no_models,
     failures: list[BaseException] | None = None,
+    grouped: bool = True,
 ) -> ServiceContext:
     """A context to start a service with.
 
@@ -173,6 +174,7 @@ def make_context(
         outputs: Outputs that config.pbtxt declares.
         call_model: Calls other models.
         failures: List that gets the exceptions which end a thread of the service; None: such an exception is raised.
+        grouped: Whether requests that arrive during a submission are passed on together.
     """
 
     def failed(error: BaseException) -> None:
@@ -182,4 +184,4 @@ def make_context(
 
     version_dir, log = folder / str(version), logging.getLogger("test")
     metrics = metrics or Metrics("test")
-    return ServiceContext(model, version, folder, version_dir, outputs, metrics, log, call_model, failed)
+    return ServiceContext(model, version, folder, version_dir, outputs, metrics, log, call_model, failed, grouped)

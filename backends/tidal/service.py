@@ -80,6 +80,7 @@ class ServiceContext:
         call_model: Calls another model of the same server.
         failed: Reports an exception that ended a thread of the service: the boundary answers the open requests and
             starts a new service.
+        grouped: Whether requests that arrive during a submission are passed on together, as by dynamic batching.
     """
 
     model: str
@@ -91,6 +92,7 @@ class ServiceContext:
     log: logging.Logger
     call_model: ModelCall
     failed: Callable[[BaseException], None]
+    grouped: bool = True
 
     def check_outputs(self, given: Sequence[str]) -> None:
         """Check that config.pbtxt declares only outputs that the model gives.

@@ -70,11 +70,13 @@ class Run:
         return {"logits": np.array([[row.ids[0], len(row.ids)] for row in self._rows], np.float32)}
 
 
-def make_service(folder: Path, engine: Engine, latency_ms: float, failures: list[BaseException]) -> ArloService:
+def make_service(
+    folder: Path, engine: Engine, latency_ms: float, failures: list[BaseException], *, grouped: bool = True
+) -> ArloService:
     grid = tuple((latency_ms, latency_ms) for _ in LENGTHS)
     profile = LatencyProfile(lengths=LENGTHS, batches=(1, MAX_BATCH), median_ms=grid, p95_ms=grid, threads=1)
     policy = PolymorphicPolicy(LENGTHS, profile, static_upto=0, max_batch=MAX_BATCH)
-    context = make_context(folder, outputs=OUTPUTS, failures=failures)
+    context = make_context(folder, outputs=OUTPUTS, failures=failures, grouped=grouped)
     return ArloService(context, make_manifest(), cast(TextTokenizer, Tokenizer()), policy, engine)
 
 
@@ -136,6 +138,22 @@ def test_a_batch_that_runs_alone_is_answered_by_the_submitting_thread_unless_que
         service.submit([request])
         assert answered([request])
         assert (engine.threads[-1] is threading.current_thread()) == here
+    service.close(10)
+
+
+def test_submissions_of_one_request_each_do_not_wait_and_share_a_batch(
+    tmp_path: Path, engine: Engine, failures: list[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidal.arlo.service._HERE_S", 60.0)
+    monkeypatch.setattr("tidal.arlo.service._ALONE_S", 60.0)
+    service = make_service(tmp_path, engine, 0.5, failures, grouped=False)
+    engine.free.clear()
+    requests = [Request(number) for number in range(1 + MAX_BATCH)]
+    for request in requests:
+        service.submit([request])
+    engine.free.set()
+    assert answered(requests)
+    assert engine.batches == [1, MAX_BATCH]
     service.close(10)
 
 

@@ -99,6 +99,7 @@ def test_completion_keeps_the_fields_of_the_file(server: RunningServer, tmp_path
     config = server.control.config("probe", 1)
     assert config["max_batch_size"] == 64
     assert [entry["name"] for entry in config["input"]] == ["action", "value"]
+    assert "dynamic_batching" in config
     write_model(server.repository, "written", config=COMPLETE)
     server.control.load("written", None)
     config = server.control.config("written", 1)

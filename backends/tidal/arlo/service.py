@@ -103,7 +103,8 @@ class ArloService:
 
         If a lane is free, its engine is started here, since waking a thread takes as long as a short text. This thread
         also waits for batches that are expected to end soon, for a bounded time; workers wait for all others. It waits
-        longer for a batch that runs alone, unless a query had a deadline lately.
+        longer for a batch that runs alone, unless a query had a deadline lately. It waits for none if each submission
+        brings one request only, since there would be no others to batch.
         """
         self._accept(self._rows.tokenise(requests), wait=True)
 
@@ -137,6 +138,8 @@ class ArloService:
             arrived: Number of rows that arrived together.
         """
         until, until_alone = (now + limit_s + _HERE_PER_ROW_S * arrived for limit_s in (_HERE_S, _ALONE_S))
+        if not self._context.grouped:
+            until = until_alone = now
         patient = now - self._last_deadline > _WITHOUT_DEADLINES_S
         while batch is not None:
             started = self._execution.start(batch, now)

@@ -83,8 +83,9 @@ def complete_config(
     Raises:
         ValueError: The config has a batch size, and the model has no batch axis; its load fails with this reason.
     """
-    have = config.as_dict()
-    if not have["input"]:
+    have = config.as_dict()  # changes with the config
+    has_inputs = bool(have["input"])
+    if not has_inputs:
         for tensor in inputs:
             config.add_input(tensor.as_dict())
     if not have["output"]:
@@ -98,6 +99,6 @@ def complete_config(
         return config
     if not have["max_batch_size"]:
         config.set_max_batch_size(MAX_BATCH_SIZE)
-    if dynamic_batching and not have["input"]:
+    if dynamic_batching and not has_inputs:
         config.set_dynamic_batching()
     return config

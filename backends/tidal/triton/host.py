@@ -73,6 +73,8 @@ class BackendHost:
         types = {each["name"]: each["data_type"] for each in config["output"]}
         outputs = {name: np.dtype(pb_utils.triton_string_to_numpy(of)) for name, of in types.items()}
         folder = Path(args["model_repository"])
+        # Otherwise a call brings one request, and a wait in it would keep the service from seeing two at once.
+        self._grouped = "dynamic_batching" in config
         context = ServiceContext(
             name,
             version,
@@ -83,6 +85,7 @@ class BackendHost:
             self._log,
             call_model,
             failed=lambda error: None,
+            grouped=self._grouped,
         )
         start = load(context, own)
         dropped = self._metrics.counter("access_log_dropped_lines_total", "Lines of the request log not written")
@@ -134,7 +137,7 @@ class BackendHost:
         del accepted  # a request that its service drops is answered when the last reference is gone
         if answers is None or self._window is None:
             return None
-        wait_s = self._window.wait_s(answers.missing) if answers.missing else 0.0
+        wait_s = self._window.wait_s(answers.missing) if self._grouped and answers.missing else 0.0
         collected = answers.collect(wait_s)
         if wait_s:
             self._window.waited(not answers.missing)
