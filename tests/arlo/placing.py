@@ -9,8 +9,7 @@ from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
 def make_level(max_length: int, capacity: int, outstanding: list[int]) -> RuntimeLevel:
     """Return a level whose instances have these numbers of outstanding queries."""
     level = RuntimeLevel(max_length, capacity)
-    for lane, waiting in enumerate(outstanding):
-        level.add(RuntimeInstance(lane, 0, waiting=waiting))
+    level.arrange(RuntimeInstance(lane, 0, waiting=waiting) for lane, waiting in enumerate(outstanding))
     return level
 
 

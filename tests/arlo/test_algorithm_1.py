@@ -169,26 +169,24 @@ class TestLevels:
     def test_the_head_is_the_least_loaded_and_the_first_among_equals(self, changes: list[tuple[int, int]]) -> None:
         instances = [RuntimeInstance(lane, 0) for lane in range(6)]
         level = RuntimeLevel(64, 10)
-        present: dict[int, RuntimeInstance] = {}
+        present: list[RuntimeInstance] = []
         for lane, waiting in changes:
             instance = instances[lane]
-            if waiting == 9:
-                if present.pop(lane, None) is not None:
-                    level.remove(instance)
-                continue
             instance.waiting = waiting
-            if lane in present:
-                level.update(instance)
-            else:
-                present[lane] = instance
-                level.add(instance)
+            if waiting == 9 and instance in present:
+                present.remove(instance)
+                level.arrange(present)
+            elif waiting < 9 and instance not in present:
+                present.insert(0, instance)
+                level.arrange(present)
+            level.update(instance)
             assert len(level) == len(present)
-            assert level.head() is min(present.values(), key=lambda each: (each.load, each.lane))
+            if present:
+                assert level.head() is min(present, key=lambda each: each.load)  # the first of equal ones
 
     def test_stale_entries_are_removed(self) -> None:
         level, instance = RuntimeLevel(64, 10), RuntimeInstance(0, 0)
-        level.add(instance)
-        level.add(RuntimeInstance(1, 0))
+        level.arrange([instance, RuntimeInstance(1, 0)])
         for step in range(5000):
             instance.waiting = step % 7
             level.update(instance)

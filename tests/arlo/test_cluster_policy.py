@@ -38,6 +38,17 @@ class TestDispatch:
         assert [node_of(policy, start(policy)) for _ in range(4)] == [None, "b", "b", "c"]
         assert policy.next_batch(0.0) is None
 
+    def test_of_equally_loaded_instances_those_of_the_first_nodes_are_preferred(self) -> None:
+        policy = policy_over(b=[2, 0, 0], c=[2, 0, 0])
+        for order in (["b", "c"], ["c", "b"]):
+            policy.allocate(LOCAL, {name: [2, 0, 0] for name in order})
+            for _ in range(5):
+                policy.submit(ArloQuery(10, 0.0))
+            batches = [start(policy) for _ in range(5)]
+            assert [node_of(policy, batch) for batch in batches] == [None, *(node for node in order for _ in range(2))]
+            for batch in batches:
+                policy.finished(batch)
+
     def test_a_runtime_that_only_another_node_has_is_used(self) -> None:
         policy = PartitionedPolicy(RUNTIMES, [0.01, 0.02, 0.04], 0.4, [0, 0, 1])
         policy.allocate([0, 0, 1], {"b": [1, 0, 0]})

@@ -36,6 +36,7 @@ NODE = RemoteNode(grpc="127.0.0.1:1", instances={16: 1, 64: 2})
         ('{"nodes": {"b": {"grpc": "h:1", "instances": {"16": 5000}}}}', "less than or equal to 1024"),
         ('{"nodes": {"b": {"grpc": "h:1", "instances": {}}}}', "at least 1 item"),
         ('{"nodes": {"a b": {"grpc": "h:1", "instances": {"16": 1}}}}', "'a b' is not a node name; expected 1 to 63"),
+        ('{"nodes": {"b": {"grpc": "h:1", "rank": -1, "instances": {"16": 1}}}}', "rank: input should be greater than"),
         ('{"nodes": {}, "node": 1}', "node: extra inputs are not permitted"),
     ],
 )
@@ -75,6 +76,15 @@ class TestNodesOfAFront:
         write_cluster_table(tmp_path, ClusterTable(nodes={"b": NODE.model_copy(update={"grpc": "127.0.0.1:2"})}))
         assert nodes.refresh()
         assert nodes.servers["b"] is not server
+        nodes.close()
+
+    def test_they_are_in_the_order_of_their_ranks(self, tmp_path: Path) -> None:
+        nodes = self.nodes(tmp_path)
+        for ranks in ({"b": 0, "c": 1}, {"b": 1, "c": 0}):
+            table = {name: NODE.model_copy(update={"rank": rank}) for name, rank in ranks.items()}
+            write_cluster_table(tmp_path, ClusterTable(nodes=table))
+            assert nodes.refresh()
+            assert list(nodes.instances) == sorted(ranks, key=lambda name: ranks[name])
         nodes.close()
 
     def test_connections_to_nodes_that_left_or_moved_are_closed_and_no_others(

@@ -251,11 +251,11 @@ def test_no_query_is_lost_duplicated_or_dispatched_to_a_shorter_runtime(
         extra = sum(policy.instances) - sum(wanted)
         assert extra <= len(running) + len(held)
         for level in policy._levels:
-            for instance in level._instances.values():
+            for instance in level:
                 assert instance.waiting == len(instance.queue)
                 assert instance.running == sum(b.lane == instance.lane for b in running)
             if len(level):
-                assert level.head().load == min(each.load for each in level._instances.values())
+                assert level.head().load == min(each.load for each in level)
 
     for kind, number, relative in events:
         now += 0.01

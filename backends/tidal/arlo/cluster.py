@@ -44,7 +44,7 @@ class RemoteNodes:
         self._used: dict[str, list[int]] = {}
         self._read()
         self.instances = self._reachable()
-        """Instances by runtime of each reachable node."""
+        """Instances by runtime of each reachable node, in the order of their ranks."""
 
     def refresh(self) -> bool:
         """Read a changed table, and note which nodes are reachable; return whether `instances` changed."""
@@ -53,7 +53,7 @@ class RemoteNodes:
             self._stamp = stamp
             self._read()
         before, self.instances = self.instances, self._reachable()
-        return before != self.instances
+        return list(before.items()) != list(self.instances.items())
 
     def close(self) -> None:
         """Close all connections."""
@@ -74,7 +74,8 @@ class RemoteNodes:
         before, self.servers = self.servers, servers
         self._nodes = table.nodes
         self._used = {
-            name: [node.instances.get(length, 0) for length in self._lengths] for name, node in table.nodes.items()
+            name: [node.instances.get(length, 0) for length in self._lengths]
+            for name, node in sorted(table.nodes.items(), key=lambda each: each[1].rank)
         }
         for name, server in before.items():
             if servers.get(name) is not server:

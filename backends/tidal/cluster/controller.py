@@ -1,8 +1,7 @@
 """The controller of a cluster: a named Ray actor that decides for all nodes. It can read again all that it keeps.
 
-It reads the agents every second, writes the tables of other nodes that fronts dispatch to, and changes instances by the
-plan of `tidal.arlo.scheduling.plan_cluster`, on all devices or on as many as `ClusterScaling` decides. While an agent
-that Ray still knows does not answer, nothing is decided.
+It reads the agents every second, writes the fronts' tables of other nodes, and changes instances by `plan_cluster`, on
+all devices or as many as `ClusterScaling` decides. While an agent that Ray knows does not answer, it decides nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from tidal.arlo.scheduling import ClusterPlan, NodeCounts
+from tidal.cluster.affinity import EntranceAffinity
 from tidal.cluster.autoscaling import ClusterScaling, RequestNodes
 from tidal.cluster.handles import Agents, check_answers
 from tidal.cluster.metrics import ClusterMetrics
@@ -60,15 +60,14 @@ class ClusterController:
         self._reported_at: dict[str, float] = {}
         self._tables: dict[str, Any] = {}  # that nodes are known to have
         self._outdated: frozenset[str] = frozenset()
-        self._load = RecentLoad()
+        self._load, self._affinity = RecentLoad(), EntranceAffinity()
         self._observed: dict[str, ObservedModel] = {}
         self._plans: dict[str, dict[str, Any]] | None = None
         self._waiting: dict[str, str] = {}
         self._not_before: dict[str, float] = {}
         self._scaling = ClusterScaling(settings.scaling, settings.period_s, request_nodes)
         self._wake, self._closed = threading.Event(), threading.Event()
-        self._passed = threading.Condition()
-        self._passes = 0
+        self._passed, self._passes = threading.Condition(), 0
         self._metrics = ClusterMetrics(self._state)
         self._page = MetricsPage(self._metrics.registry, metrics)
         threading.Thread(target=self._run, name="controller", daemon=True).start()
@@ -218,7 +217,8 @@ class ClusterController:
 
     def _write_tables(self, limits: dict[str, dict[str, tuple[int, ...]]] | None = None) -> None:
         """Write tables and lists of servers; a node that cannot be written now gets them in the next pass."""
-        tables, servers = node_tables(self._nodes, limits), entrances(self._nodes)
+        tables = node_tables(self._nodes, limits, self._affinity.ranks(self._nodes, self._load))
+        servers = entrances(self._nodes)
         answers = self._agents.call(
             {name: ("write_tables", its, servers) for name, its in tables.items() if self._answers(name)}, _REPORT_S
         )

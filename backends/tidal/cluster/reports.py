@@ -110,7 +110,9 @@ def since(before: ModelCounts, now: ModelCounts) -> ModelCounts:
 
 
 def node_tables(
-    reports: dict[str, NodeReport], limits: dict[str, dict[str, tuple[int, ...]]] | None = None
+    reports: dict[str, NodeReport],
+    limits: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None,
+    ranks: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
 ) -> dict[str, dict[str, dict[str, RemoteNode]]]:
     """Return the other nodes that the fronts of each node dispatch to, by node, model and other node.
 
@@ -120,11 +122,13 @@ def node_tables(
     Args:
         reports: Latest report of each node, by name.
         limits: Instances by runtime that nodes are about to have at most, by model and node.
+        ranks: Rank of each other node by model and node; None: all are equal.
     """
     tables: dict[str, dict[str, dict[str, RemoteNode]]] = {}
     for name, report in reports.items():
         for front in report.models:
             others: dict[str, RemoteNode] = {}
+            rank = (ranks or {}).get(front.model, {}).get(name, {})
             for other, its in sorted(reports.items()):
                 model = its.of_model(front.model)
                 if other == name or its.draining or model is None or model.version != front.version:
@@ -132,7 +136,7 @@ def node_tables(
                 most = (limits or {}).get(front.model, {}).get(other, model.usable)
                 counts = [min(pair) for pair in zip(model.usable, most, strict=True)]
                 instances = dict(zip(model.profile.lengths, counts, strict=True))
-                others[other] = RemoteNode(grpc=its.grpc, instances=instances, tls=None)
+                others[other] = RemoteNode(grpc=its.grpc, instances=instances, rank=rank.get(other, 0), tls=None)
             tables.setdefault(name, {})[front.model] = others
     return tables
 

@@ -2,7 +2,7 @@
 
 The file is next to the version folders and to `allocation.json`, which has the instances of this node:
 
-    {"nodes": {"b": {"grpc": "10.0.0.2:8001", "instances": {"64": 1, "512": 2}}}}
+    {"nodes": {"b": {"grpc": "10.0.0.2:8001", "rank": 0, "instances": {"64": 1, "512": 2}}}}
 
 A front dispatches over its own instances and these. It calls the version that it serves itself, so a version number
 has to have the same content on all nodes.
@@ -45,6 +45,9 @@ class RemoteNode(BaseModel):
 
     grpc: str = Field(description="host:port of the gRPC endpoint of the node's server")
     instances: Counts = Field(min_length=1, description="instances of each runtime, by max_length in tokens")
+    rank: int = Field(
+        0, ge=0, description="of equally loaded instances, those of the node with the lowest rank are used"
+    )
     tls: NodeTls | None = Field(None, description="TLS of the connection; None for a connection without TLS")
 
     @field_validator("grpc")

@@ -196,16 +196,34 @@ def test_replacements_are_a_few_at_a_time() -> None:
     assert all(abs(b - a) <= 2 for a, b in pairwise(longest))
 
 
+@pytest.fixture
+def nothing_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all entrances use the same instances first."""
+    monkeypatch.setattr("tidal.simulator.arlo.nodes.control.assign_nodes", lambda instances, shares: {})
+
+
+def mean_ms(nodes: SimulatedNodes, rate: float) -> float:
+    """Return the mean latency where hops are not what differs."""
+    source, history = requests(rate), length_history(requests(rate, seed=5))
+    return simulate_nodes(source, TIMES, replace(nodes, hop_s=0.0), slo_s=SLO_S, history=history).mean_ms
+
+
+def test_entrances_with_assigned_nodes_answer_as_soon_as_one() -> None:
+    one, four = (mean_ms(SimulatedNodes((4,) * 24, entrances), 3500) for entrances in (1, 4))
+    assert four < 1.1 * one
+
+
+@pytest.mark.usefixtures("nothing_assigned")
+def test_entrances_without_assigned_nodes_do_not() -> None:
+    one, four = (mean_ms(SimulatedNodes((4,) * 24, entrances), 3500) for entrances in (1, 4))
+    assert four > 1.3 * one
+
+
+@pytest.mark.usefixtures("nothing_assigned")
 def test_entrances_that_exchange_balance_better() -> None:
     """Near capacity, entrances that know their own queries only send them to instances that others have filled."""
-    # Hops are not what differs.
-    alone = SimulatedNodes((6,) * 4, entrances=4, hop_s=0.0)
-    source, history = requests(1200), length_history(requests(1200, seed=5))
-
-    def mean(nodes: SimulatedNodes) -> float:
-        return simulate_nodes(source, TIMES, nodes, slo_s=SLO_S, history=history).mean_ms
-
-    assert mean(replace(alone, exchange_s=0.005)) < 0.9 * mean(alone)
+    alone = SimulatedNodes((4,) * 24, entrances=4)
+    assert mean_ms(replace(alone, exchange_s=0.005), 4500) < 0.9 * mean_ms(alone, 4500)
 
 
 def test_random_outages_do_not_overlap_and_are_reproducible() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 
 from tidal.arlo.policies.base import ArloQuery
 from tidal.errors import InvalidArgument
 
-# A heap entry is one integer of load and lane: comparisons dominate the time of a dispatch.
-_LANE_BITS = 40
-_LANE_MASK = (1 << _LANE_BITS) - 1
+# A heap entry is one integer of load and order: comparisons dominate the time of a dispatch.
+_ORDER_BITS = 24
+_ORDER_MASK = (1 << _ORDER_BITS) - 1
+_REMOVED = -1
 
 
 @dataclass(eq=False, slots=True)
@@ -27,6 +28,7 @@ class RuntimeInstance:
     running: int = 0
     added: int = 0  # load beyond its own queries, such as that of a full instance while it is blocked
     blocked: bool = False  # whether it cannot run any query
+    order: int = _REMOVED  # among the instances of its level
 
     @property
     def outstanding(self) -> int:
@@ -45,7 +47,7 @@ class RuntimeInstance:
 
 
 class RuntimeLevel:
-    """The instances of one runtime as a priority queue by load; ties go to the lowest lane.
+    """The instances of one runtime as a priority queue by load; of equally loaded ones the first is preferred.
 
     A heap with lazy deletion: stale entries are skipped at the top. Updates are O(log n), so is reading the head on
     average.
@@ -58,39 +60,43 @@ class RuntimeLevel:
     def __init__(self, max_length: int, capacity: int) -> None:
         self.max_length = max_length
         self.capacity = capacity
-        self._instances: dict[int, RuntimeInstance] = {}
-        self._heap: list[int] = []  # load << _LANE_BITS | lane
+        self._instances: list[RuntimeInstance] = []  # by order
+        self._heap: list[int] = []  # load << _ORDER_BITS | order
 
     def __len__(self) -> int:
         return len(self._instances)
 
-    def add(self, instance: RuntimeInstance) -> None:
-        """Add an instance."""
-        self._instances[instance.lane] = instance
-        self.update(instance)
+    def __iter__(self) -> Iterator[RuntimeInstance]:
+        return iter(self._instances)
 
-    def remove(self, instance: RuntimeInstance) -> None:
-        """Remove an instance."""
-        del self._instances[instance.lane]
+    def arrange(self, instances: Iterable[RuntimeInstance]) -> None:
+        """Replace the instances, given in the order in which equally loaded ones are preferred."""
+        for instance in self._instances:
+            instance.order = _REMOVED
+        self._instances = list(instances)
+        for order, instance in enumerate(self._instances):
+            instance.order = order
+        self._rebuild()
 
-    def instances_of(self, node: str | None) -> list[RuntimeInstance]:
-        """Return the instances on a node (None: local ones), the least loaded first."""
-        own = [instance for instance in self._instances.values() if instance.node == node]
-        return sorted(own, key=lambda instance: (instance.load, instance.lane))
+    def by_node(self) -> dict[str | None, list[RuntimeInstance]]:
+        """Return the instances of each node (None: local ones), the least loaded first."""
+        found: dict[str | None, list[RuntimeInstance]] = {}
+        for instance in sorted(self._instances, key=lambda each: (each.load, each.lane)):
+            found.setdefault(instance.node, []).append(instance)
+        return found
 
     def update(self, instance: RuntimeInstance) -> None:
         """Reorder an instance after its load changed; does nothing for a removed one."""
-        lane, heap = instance.lane, self._heap
-        if lane not in self._instances:
+        order, heap = instance.order, self._heap
+        if order < 0:
             return
-        entry = (instance.waiting + instance.running + instance.added) << _LANE_BITS | lane
-        if heap and heap[0] & _LANE_MASK == lane:  # the case after every dispatch: replace its stale entry
+        entry = (instance.waiting + instance.running + instance.added) << _ORDER_BITS | order
+        if heap and heap[0] & _ORDER_MASK == order:  # the case after every dispatch: replace its stale entry
             heapreplace(heap, entry)
             return
         heappush(heap, entry)
         if len(heap) > 2 * len(self._instances) + 64:
-            heap[:] = [each.load << _LANE_BITS | each.lane for each in self._instances.values()]
-            heapify(heap)
+            self._rebuild()
 
     def head(self) -> RuntimeInstance:
         """Return the least loaded instance.
@@ -101,10 +107,14 @@ class RuntimeLevel:
         heap, instances = self._heap, self._instances
         while True:
             entry = heap[0]
-            instance = instances.get(entry & _LANE_MASK)
-            if instance and instance.waiting + instance.running + instance.added == entry >> _LANE_BITS:
+            instance = instances[entry & _ORDER_MASK]
+            if instance.waiting + instance.running + instance.added == entry >> _ORDER_BITS:
                 return instance
             heappop(heap)
+
+    def _rebuild(self) -> None:
+        self._heap[:] = [each.load << _ORDER_BITS | each.order for each in self._instances]
+        heapify(self._heap)
 
 
 def check_counts(node: str | None, counts: Sequence[int], runtimes: int) -> None:

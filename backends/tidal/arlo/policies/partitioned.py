@@ -15,9 +15,7 @@ from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel, check_coun
 from tidal.arlo.scheduling import capacity_within
 from tidal.errors import InvalidArgument
 
-_arrival = attrgetter("arrival")
-# Lanes of remote instances: of equally loaded instances the lowest lane is preferred, so local ones precede them.
-_FIRST_REMOTE_LANE = 1 << 39
+_arrival, _lane = attrgetter("arrival"), attrgetter("lane")
 
 
 class PartitionedPolicy:
@@ -25,7 +23,7 @@ class PartitionedPolicy:
 
     A lane is one instance of a runtime, with a number that is not reused. An instance runs one query at a time, the
     oldest of its queue (the paper's fixed batch size of 1). Instances of other nodes are dispatched to by the same
-    rule; of equally loaded ones, local instances are preferred.
+    rule; of equally loaded ones, local instances are preferred, then those of the first nodes.
 
     Args:
         runtimes: The runtimes' `max_length` in tokens, ascending.
@@ -59,7 +57,7 @@ class PartitionedPolicy:
             for max_length, latency in zip(runtimes, latencies_s, strict=True)
         ]
         self._fitting: list[list[RuntimeLevel]] = []  # by length: levels with instances that fit it, ascending
-        self._lanes, self._remote_lanes = count(), count(_FIRST_REMOTE_LANE)
+        self._lanes = count()
         self._instances: dict[int, RuntimeInstance] = {}
         self._leaving: dict[int, RuntimeInstance] = {}
         # Instances that can start a query, in the order they became ready.
@@ -197,7 +195,8 @@ class PartitionedPolicy:
 
         Args:
             instances: Local instances by runtime, at least one of the last (Eq. 7).
-            remote: Instances by runtime of each other node; None if there is none.
+            remote: Instances by runtime of each other node, in the order in which equally loaded ones are preferred;
+                None if there is none.
 
         Raises:
             InvalidArgument: The numbers do not match the runtimes; nothing has changed.
@@ -208,13 +207,17 @@ class PartitionedPolicy:
             check_counts(node, counts, len(self._levels))
         gone = {instance.node for instance in self._instances.values()}.difference(wanted)
         orphans: list[ArloQuery] = []
-        for node, counts in [*wanted.items(), *((node, [0] * len(self._levels)) for node in gone)]:
-            for runtime, (level, number) in enumerate(zip(self._levels, counts, strict=True)):
-                present = level.instances_of(node)
-                for instance in present[: max(0, len(present) - number)]:
+        none = [0] * len(self._levels)
+        for runtime, level in enumerate(self._levels):
+            by_node, staying = level.by_node(), list[RuntimeInstance]()
+            for node in (*wanted, *gone):
+                number, present = wanted.get(node, none)[runtime], by_node.get(node, [])
+                leaving = max(0, len(present) - number)
+                for instance in present[:leaving]:
                     orphans += self._remove_instance(instance)
-                for _ in range(number - len(present)):
-                    level.add(self._add_instance(runtime, node))
+                added = [self._add_instance(runtime, node) for _ in range(number - len(present))]
+                staying += sorted([*present[leaving:], *added], key=_lane)
+            level.arrange(staying)
         self._fitting = []
         for i, level in enumerate(self._levels):
             deployed = [longer for longer in self._levels[i:] if len(longer)]
@@ -281,7 +284,6 @@ class PartitionedPolicy:
         return orphans
 
     def _remove_instance(self, instance: RuntimeInstance) -> list[ArloQuery]:
-        self._levels[instance.runtime].remove(instance)
         if instance.running or instance.blocked:
             self._leaving[instance.lane] = instance
         else:
@@ -293,7 +295,6 @@ class PartitionedPolicy:
         for instance in self._leaving.values():
             if instance.runtime == runtime and instance.node == node:
                 return self._leaving.pop(instance.lane)
-        lane = next(self._lanes if node is None else self._remote_lanes)
-        instance = RuntimeInstance(lane, runtime, node)
+        instance = RuntimeInstance(next(self._lanes), runtime, node)
         self._instances[instance.lane] = instance
         return instance

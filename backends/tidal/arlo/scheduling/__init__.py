@@ -3,6 +3,7 @@
 Imported by partitioned placement, the controller, the simulator and benchmarks.
 """
 
+from tidal.arlo.scheduling.affinity import Assignment, assign_nodes, preferred_nodes
 from tidal.arlo.scheduling.cluster_plan import ClusterNode, ClusterPlan, plan_cluster
 from tidal.arlo.scheduling.demand import demand_by_runtime
 from tidal.arlo.scheduling.latency import LatencyCurve, MeasuredLatency, PoissonLatency
@@ -16,6 +17,7 @@ from tidal.arlo.scheduling.solution import Solution, even_allocation, min_gpus, 
 __all__ = [
     "MIN_GAIN",
     "AllocationProblem",
+    "Assignment",
     "Autoscaler",
     "ClusterNode",
     "ClusterPlan",
@@ -29,6 +31,7 @@ __all__ = [
     "RuntimeProfile",
     "Scaling",
     "Solution",
+    "assign_nodes",
     "batch_size",
     "capacity_within",
     "demand_by_runtime",
@@ -37,6 +40,7 @@ __all__ = [
     "min_gpus",
     "place",
     "plan_cluster",
+    "preferred_nodes",
     "reallocate",
     "replacement_batches",
     "replacement_plan",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tidal.arlo.policies import PartitionedPolicy
@@ -77,16 +77,20 @@ class _Bins(RuntimeLevel):
         self._by_load: list[dict[int, RuntimeInstance]] = [{} for _ in range(room)]  # below `room`, by lane
         self._loads: dict[int, int] = {}
 
-    def remove(self, instance: RuntimeInstance) -> None:
-        super().remove(instance)
-        self._forget(instance)
+    def arrange(self, instances: Iterable[RuntimeInstance]) -> None:
+        super().arrange(instances)
+        lanes = {instance.lane for instance in self}
+        for lane in self._loads.keys() - lanes:
+            self._forget(lane)
+        for instance in self:
+            if instance.lane not in self._loads:
+                self._note(instance)
 
     def update(self, instance: RuntimeInstance) -> None:
         super().update(instance)
-        self._forget(instance)
-        if instance.lane in self._instances and instance.load < len(self._by_load):
-            self._loads[instance.lane] = instance.load
-            self._by_load[instance.load][instance.lane] = instance
+        self._forget(instance.lane)
+        if instance.order >= 0:
+            self._note(instance)
 
     def fullest(self) -> RuntimeInstance | None:
         """Return the fullest instance with free capacity, or None."""
@@ -95,7 +99,12 @@ class _Bins(RuntimeLevel):
                 return next(iter(instances.values()))
         return None
 
-    def _forget(self, instance: RuntimeInstance) -> None:
-        load = self._loads.pop(instance.lane, None)
+    def _note(self, instance: RuntimeInstance) -> None:
+        if instance.load < len(self._by_load):
+            self._loads[instance.lane] = instance.load
+            self._by_load[instance.load][instance.lane] = instance
+
+    def _forget(self, lane: int) -> None:
+        load = self._loads.pop(lane, None)
         if load is not None:
-            del self._by_load[load][instance.lane]
+            del self._by_load[load][lane]

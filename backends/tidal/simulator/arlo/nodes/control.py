@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from tidal.arlo.scheduling import (
+    Assignment,
     ClusterNode,
     NodeCounts,
     RuntimeProfile,
+    assign_nodes,
     demand_by_runtime,
     even_allocation,
     plan_cluster,
@@ -59,6 +61,8 @@ class Controller:
             raise InvalidArgument(f"the minimum gain must be at least 0 and less than 1, got {min_gain:g}")
         self.table: dict[str, tuple[int, ...]] = {}
         """Instances by runtime of each node that entrances may use."""
+        self.assigned: Assignment = {}
+        """Nodes of each entrance, as of the last plan or change of the nodes."""
         self.plans: list[PlanRecord] = []
         self._nodes, self._settings = nodes, settings
         self._max_lengths, self._slo_s = times.max_lengths, slo_s
@@ -93,6 +97,7 @@ class Controller:
         for node, row in zip(up, rows, strict=True):
             node.start(row)
             self._join(node)
+        self._assign()
 
     def knows(self, node: SimulatedNode) -> bool:
         """Whether it knows that the node serves, and with which instances."""
@@ -107,6 +112,7 @@ class Controller:
         """Read the nodes, and plan if there is something to decide."""
         if self._read(now):
             self._must_plan = True
+            self._assign()
             self._publish()
         lost = any(not node.up for node in self._nodes if node.name in self._known)
         if self._after is not None or lost or not self._known:
@@ -125,6 +131,7 @@ class Controller:
             if node.life == life:
                 self._set(node, row)
         self._before, self._after = self._after, None
+        self._assign()
         self._publish()
         if all(node.life == life for node, life in self._changing):
             self._next_stage(now)
@@ -149,6 +156,10 @@ class Controller:
 
     def _entrance(self, node: SimulatedNode) -> bool:
         return node.index < self._settings.entrances
+
+    def _assign(self) -> None:
+        entrances = {node.name: 1.0 for node in self._nodes if node.name in self._known and self._entrance(node)}
+        self.assigned = assign_nodes(dict(sorted(self.table.items())), entrances)
 
     def _decide(self, now: float) -> None:
         members = [node for node in self._nodes if node.name in self._known]

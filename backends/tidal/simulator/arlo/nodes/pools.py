@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidal.arlo.policies import ArloBatch, ArloQuery, PartitionedPolicy
+from tidal.arlo.scheduling import Assignment, preferred_nodes
 
 
 @dataclass(eq=False, slots=True)
@@ -103,15 +104,18 @@ class Entrance:
         """Whether it still dispatches: its node was not lost since it started."""
         return self.life == self.node.life
 
-    def allocate(self, table: Mapping[str, Sequence[int]], nodes: Mapping[str, SimulatedNode]) -> None:
+    def allocate(
+        self, table: Mapping[str, Sequence[int]], assigned: Assignment, nodes: Mapping[str, SimulatedNode]
+    ) -> None:
         """Dispatch to its own instances and to those of a table, without nodes that do not answer.
 
         Args:
             table: Instances by runtime of each node.
+            assigned: Nodes of each entrance.
             nodes: The nodes by name.
         """
-        own = self.node.name
-        others = {name: row for name, row in table.items() if name != own and name not in self.unreachable}
+        preferred = preferred_nodes(self.node.name, assigned, list(table))
+        others = {name: table[name] for name in preferred if name not in self.unreachable}
         self.policy.allocate(self.node.instances, others)
         self.lanes = {lane: nodes[name] for lane, name in self.policy.remote_lanes.items()}
 

@@ -175,7 +175,7 @@ class _Run:
             return
         if not node.up:
             entrance.unreachable.add(node.name)
-            entrance.allocate(self._controller.table, self._by_name)
+            self._allocate(entrance)
         self._queries.give_up(entrance, node)
         self._queries.start(now, entrance)
 
@@ -194,7 +194,7 @@ class _Run:
         policy = kind(times.max_lengths, times.static_s, self._slo_s, node.instances)
         entrance = Entrance(node, policy, node.life)
         entrance.unreachable = {each.name for each in self._nodes if not each.up}
-        entrance.allocate(self._controller.table, self._by_name)
+        self._allocate(entrance)
         queries.up.append(entrance)
         if informed:
             assert settings.exchange_s is not None
@@ -219,6 +219,9 @@ class _Run:
         subject.policy.inform(others)
         self._queries.at(now + self._settings.exchange_s, self._exchange, subject)
 
+    def _allocate(self, entrance: Entrance) -> None:
+        entrance.allocate(self._controller.table, self._controller.assigned, self._by_name)
+
     def _stage(self, now: float, _: None) -> None:
         self._controller.finish_stage(now)
 
@@ -227,5 +230,5 @@ class _Run:
         for entrance in self._queries.up:
             known = {name for name in entrance.unreachable if self._controller.knows(self._by_name[name])}
             entrance.unreachable -= known
-            entrance.allocate(self._controller.table, self._by_name)
+            self._allocate(entrance)
         self._queries.resume(self._nodes)
