@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.arlo_cluster.inputs import LARGE, ClusterData, Stream
-from benchmarks.many_nodes.plot import KNOWLEDGE, plot
+from benchmarks.arlo_cluster.inputs import BASE, LARGE, ClusterData, Stream
+from benchmarks.many_nodes.plot import SERVED, WAYS, plot
 from benchmarks.report import Claim, Report, progress
 from tidal.simulator.arlo import LengthHistory, ServiceTimes, SyntheticRequests, length_history
 from tidal.simulator.arlo.nodes import NodeOutage, NodesResult, SimulatedNodes, simulate_nodes
@@ -28,8 +28,33 @@ SLOW = Stream(
 )
 _LOAD = 0.7
 _ENTRANCES = 4
-_LOADS = (0.7, 0.9)
-_NUMBERS = (2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Nodes with equal numbers of devices.
+
+    Attributes:
+        nodes: Number of nodes.
+        devices: Devices of each node.
+        stream: The model and its service times.
+        loads: Shares of the devices' time that the queries need.
+        entrances: Numbers of entrances that are compared with one.
+    """
+
+    nodes: int
+    devices: int
+    stream: Stream
+    loads: tuple[float, ...]
+    entrances: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables."""
+        return f"{self.nodes} nodes of {self.devices} devices"
+
+
+_CLUSTERS = (Cluster(4, 10, BASE, (0.4, 0.7, 0.9), (2, 4)), Cluster(NODES, DEVICES, SLOW, (0.7, 0.9), (2, 4, 8)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +76,7 @@ class Size:
     round_s: int
 
 
-FULL = Size(seconds=300, period_s=120.0, start_s=60.0, rounds=3, round_s=4)
+FULL = Size(seconds=300, period_s=120.0, start_s=60.0, rounds=3, round_s=6)
 QUICK = Size(seconds=60, period_s=12.0, start_s=10.0, rounds=1, round_s=4)
 
 
@@ -81,7 +106,7 @@ def outages(size: Size) -> tuple[NodeOutage, ...]:
 def _losses(report: Report, data: ClusterData, size: Size) -> None:
     """Lose nodes under load, and time the simulation."""
     history = _history(data, 0)
-    requests = data.workload(_rate(history, _LOAD), size.seconds)
+    requests = data.workload(_rate(history, _CLUSTERS[-1], _LOAD), size.seconds)
     nodes = SimulatedNodes((DEVICES,) * NODES, _ENTRANCES, outages=outages(size))
 
     def shown(now: float) -> None:
@@ -161,56 +186,58 @@ def _around(result: NodesResult, at: float | None, slo_s: float) -> list[str]:
 
 
 def _entrances(report: Report, data: ClusterData, size: Size) -> None:
-    """Compare numbers of entrances, and what they know of each other's queries."""
-    found: dict[str, Any] = {}
-    worst = 0.0
-    for load in _LOADS:
-        cells: dict[str, list[NodesResult]] = {}
-        for seed in range(size.rounds):
-            progress(f"entrances, load {load:.0%}, round {seed + 1} of {size.rounds}")
-            for name, result in _round(data, load, size.round_s, seed).items():
-                cells.setdefault(name, []).append(result)
-        ones = [each.mean_ms for each in cells["1"]]
-        rows = []
-        for name, results in cells.items():
-            means = [result.mean_ms for result in results]
-            ratios = [mean / one for mean, one in zip(means, ones, strict=True)]
-            rows.append(
-                [
-                    name,
-                    f"{statistics.median(means):.1f}",
-                    f"{statistics.median(result.percentile_ms(98) for result in results):.1f}",
-                    f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
-                    f"{statistics.median(result.remote for result in results):.0%}",
-                ]
-            )
-            if name == f"4, {KNOWLEDGE[None]}":
-                worst = max(worst, statistics.median(ratios))
-        columns = ["entrances, what they know", "mean ms", "p98 ms", "mean / one entrance (rounds)", "remote"]
-        report.add_table(f"{NODES} nodes of {DEVICES} devices, load {load:.0%}, medians", columns, rows)
-        found[str(load)] = {
-            name: [{"mean_ms": each.mean_ms, "p98_ms": each.percentile_ms(98)} for each in results]
-            for name, results in cells.items()
-        }
-    report.measured["entrances"] = found
-    note = (
-        f"the worst of the loads {', '.join(f'{load:.0%}' for load in _LOADS)}; entrances know their own queries only"
-    )
-    report.claims.append(Claim("sim_multi_entrance_penalty[4 of 125 nodes]", "<= 1.10", worst, note=note))
+    """Compare numbers of entrances, and what they know of each other."""
+    report.measured["entrances"] = {}
+    for cluster in _CLUSTERS:
+        found: dict[str, Any] = {}
+        worst = 0.0
+        for load in cluster.loads:
+            cells: dict[str, list[NodesResult]] = {}
+            for seed in range(size.rounds):
+                progress(f"{cluster.name}, load {load:.0%}, round {seed + 1} of {size.rounds}")
+                for name, result in _round(data, cluster, load, size.round_s, seed).items():
+                    cells.setdefault(name, []).append(result)
+            ratios = {name: _ratios(results, cells["1"]) for name, results in cells.items()}
+            rows = [_row(name, results, ratios[name]) for name, results in cells.items()]
+            columns = ["entrances", "mean ms", "p98 ms", "mean / one entrance (rounds)", "remote"]
+            report.add_table(f"{cluster.name}, load {load:.0%}, medians", columns, rows)
+            worst = max(worst, statistics.median(ratios[f"{_ENTRANCES}, {SERVED}"]))
+            found[str(load)] = {
+                name: [{"mean_ms": each.mean_ms, "p98_ms": each.percentile_ms(98)} for each in results]
+                for name, results in cells.items()
+            }
+        report.measured["entrances"][cluster.name] = found
+        note = f"the worst of the loads {', '.join(f'{load:.0%}' for load in cluster.loads)}; {SERVED}"
+        claim = f"sim_multi_entrance_penalty[{_ENTRANCES} of {cluster.nodes} nodes]"
+        report.claims.append(Claim(claim, "<= 1.10", worst, note=note))
 
 
-def _round(data: ClusterData, load: float, seconds: int, seed: int) -> Mapping[str, NodesResult]:
+def _ratios(results: Sequence[NodesResult], ones: Sequence[NodesResult]) -> list[float]:
+    return [each.mean_ms / one.mean_ms for each, one in zip(results, ones, strict=True)]
+
+
+def _row(name: str, results: Sequence[NodesResult], ratios: Sequence[float]) -> list[str]:
+    return [
+        name,
+        f"{statistics.median(result.mean_ms for result in results):.1f}",
+        f"{statistics.median(result.percentile_ms(98) for result in results):.1f}",
+        f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})",
+        f"{statistics.median(result.remote for result in results):.0%}",
+    ]
+
+
+def _round(data: ClusterData, cluster: Cluster, load: float, seconds: int, seed: int) -> Mapping[str, NodesResult]:
     history = _history(data, 100 + seed)
-    requests = data.workload(_rate(history, load), seconds, drift=False, seed=seed)
-    one = SimulatedNodes((DEVICES,) * NODES)
+    requests = data.workload(_rate(history, cluster, load), seconds, drift=False, seed=seed)
+    one, stream = SimulatedNodes((cluster.devices,) * cluster.nodes), cluster.stream
 
     def run(nodes: SimulatedNodes) -> NodesResult:
-        return simulate_nodes(requests, SLOW.times, nodes, slo_s=SLOW.slo_s, history=history)
+        return simulate_nodes(requests, stream.times, nodes, slo_s=stream.slo_s, history=history)
 
     found = {"1": run(one)}
-    for number in _NUMBERS:
-        for exchange_s, name in KNOWLEDGE.items():
-            found[f"{number}, {name}"] = run(replace(one, entrances=number, exchange_s=exchange_s))
+    for number in cluster.entrances:
+        for name, settings in WAYS.items():
+            found[f"{number}, {name}"] = run(replace(one, entrances=number, **settings))
     return found
 
 
@@ -220,11 +247,13 @@ def _history(data: ClusterData, seed: int) -> LengthHistory:
     return length_history(past)
 
 
-def _rate(history: LengthHistory, load: float) -> float:
+def _rate(history: LengthHistory, cluster: Cluster, load: float) -> float:
     """Return the queries per second at which the devices are busy for this share of the time, without demotions."""
     lengths: Sequence[int] = list(history.by_length)
-    shortest = np.asarray(SLOW.times.static_s)[np.searchsorted(SLOW.times.max_lengths, lengths)]
-    return load * NODES * DEVICES / float(np.average(shortest, weights=list(history.by_length.values())))
+    times = cluster.stream.times
+    shortest = np.asarray(times.static_s)[np.searchsorted(times.max_lengths, lengths)]
+    devices = cluster.nodes * cluster.devices
+    return load * devices / float(np.average(shortest, weights=list(history.by_length.values())))
 
 
 if __name__ == "__main__":

@@ -14,24 +14,28 @@ from benchmarks.plots import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: What entrances know of each other's queries, by the time between two exchanges in seconds.
-KNOWLEDGE: Mapping[float | None, str] = {
-    None: "own queries",
-    0.1: "others' queries every 100 ms",
-    0.02: "others' queries every 20 ms",
+#: How entrances dispatch; the first is what serves.
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "nodes are assigned to entrances": {},
+    "nothing is assigned": {"affinity": False},
+    "others' queries every 100 ms": {"exchange_s": 0.1},
+    "others' queries every 20 ms": {"exchange_s": 0.02},
 }
+SERVED = next(iter(WAYS))
 
 
 @style.styled
 def plot(document: Mapping[str, Any], file: Path) -> None:
     """Draw the report's JSON document into a PNG or SVG."""
     measured = document["measured"]
-    loads = measured["entrances"]
-    figure, panels = style.panels(2 + len(loads), width=4.2)
+    cases = [
+        (cluster, load, cells) for cluster, loads in measured["entrances"].items() for load, cells in loads.items()
+    ]
+    figure, panels = style.panels(2 + len(cases), width=4.2)
     _latency(panels[0], measured["losses"])
     _instances(panels[1], measured["losses"])
-    for axes, (load, cells) in zip(panels[2:], loads.items(), strict=True):
-        _entrances(axes, float(load), cells)
+    for axes, (cluster, load, cells) in zip(panels[2:], cases, strict=True):
+        _entrances(axes, f"{cluster}, load {float(load):.0%}", cells)
     title = "1,000 simulated devices on 125 nodes: nodes join and are lost under load; several entrances"
     style.finish(figure, title, document["machine"], file)
 
@@ -68,14 +72,14 @@ def _instances(axes: Axes, losses: Mapping[str, Any]) -> None:
     axes.legend(ncols=2, loc="lower right", frameon=True)
 
 
-def _entrances(axes: Axes, load: float, cells: Mapping[str, Any]) -> None:
+def _entrances(axes: Axes, case: str, cells: Mapping[str, Any]) -> None:
     ones = [each["mean_ms"] for each in cells["1"]]
-    for name, colour in style.colours(list(KNOWLEDGE.values()), [KNOWLEDGE[None]]).items():
+    for name, colour in style.colours(list(WAYS), [SERVED]).items():
         numbers = [int(cell.partition(",")[0]) for cell in cells if cell.endswith(f", {name}")]
         rounds = [[1.0] * len(ones)]
         for number in numbers:
             found = cells[f"{number}, {name}"]
             rounds.append([each["mean_ms"] / one for each, one in zip(found, ones, strict=True)])
         style.line(axes, [1, *numbers], rounds, colour, name)
-    axes.set(xlabel="entrances", ylabel="one entrance = 1", title=f"mean latency at {load:.0%} load (lower is better)")
+    axes.set(xlabel="entrances", ylabel="one entrance = 1", title=f"mean latency (lower is better): {case}")
     axes.legend()

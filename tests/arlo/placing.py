@@ -13,6 +13,11 @@ def make_level(max_length: int, capacity: int, outstanding: list[int]) -> Runtim
     return level
 
 
+def capacities_of(policy: PartitionedPolicy) -> list[int]:
+    """Return the queries that one instance finishes within the SLO, by runtime."""
+    return [level.capacity for level in policy._levels]
+
+
 def take(policy: PartitionedPolicy, length: int) -> int:
     """Submit a query and return the runtime that it was dispatched to."""
     before = policy.outstanding
@@ -32,7 +37,7 @@ def load(policy: PartitionedPolicy, outstanding: tuple[tuple[int, ...], ...]) ->
 def loads(policy: PartitionedPolicy) -> list[list[int]]:
     """Return the outstanding queries of each instance, by runtime."""
     each = list(policy._instances.values())
-    return [[i.load for i in each if i.runtime == runtime] for runtime in range(len(policy.capacities))]
+    return [[i.load for i in each if i.runtime == runtime] for runtime in range(len(policy._levels))]
 
 
 def start(policy: PartitionedPolicy) -> ArloBatch:

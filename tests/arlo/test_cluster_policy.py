@@ -65,6 +65,52 @@ class TestDispatch:
         assert alone.outstanding[0] == 34  # 0.85 of 40
         assert joined.outstanding == [36, 0, 0]
 
+    @pytest.mark.parametrize(("share", "demoted_after"), [(1.0, 68), (0.5, 34), (0.25, 18)])
+    def test_congestion_includes_the_share_of_other_entrances(self, share: float, demoted_after: int) -> None:
+        """Two instances of capacity 40 and λ 0.85: 34 queries each, of which others have sent their share."""
+        policy = policy_over(b=[1, 0, 0])
+        policy.allocate(LOCAL, {"b": [1, 0, 0]}, share)
+        while not policy.outstanding[1]:
+            policy.submit(ArloQuery(10, 0.0))
+        assert policy.outstanding[0] == demoted_after
+
+    def test_a_node_alone_has_all_queries_of_its_instances(self) -> None:
+        policy = policy_over()
+        policy.allocate(LOCAL, {}, 0.25)
+        for _ in range(34):
+            policy.submit(ArloQuery(10, 0.0))
+        assert policy.outstanding == [34, 0, 0]
+
+    def test_another_node_gets_the_next_query_while_it_runs_one(self) -> None:
+        policy = policy_over(b=[1, 0, 0])
+        for _ in range(8):
+            policy.submit(ArloQuery(10, 0.0))
+        batches = [start(policy) for _ in range(3)]
+        assert [node_of(policy, batch) for batch in batches] == [None, "b", "b"]
+        assert policy.next_batch(0.0) is None
+        policy.finished(batches[1])
+        assert node_of(policy, start(policy)) == "b"
+        assert policy.next_batch(0.0) is None
+
+    def test_a_node_that_does_not_run_a_query_gets_none_until_both_have_ended(self) -> None:
+        policy = PartitionedPolicy(RUNTIMES, [0.01, 0.02, 0.04], 0.4, [0, 0, 1])
+        policy.allocate([0, 0, 1], {"b": [1, 0, 0]})
+        for now in range(3):
+            policy.submit(ArloQuery(10, float(now)))
+        first, second = start(policy), start(policy)
+        policy.requeue(first)
+        assert policy.outstanding == [1, 0, 2]  # of the longest runtime now: the first query and the third one
+        local = start(policy)
+        assert (node_of(policy, local), local.queries) == (None, first.queries)
+        policy.requeue(second)
+        policy.finished(first)
+        policy.submit(ArloQuery(10, 3.0))
+        assert policy.outstanding == [0, 0, 4]
+        policy.finished(second)
+        policy.submit(ArloQuery(10, 4.0))
+        assert policy.outstanding == [1, 0, 4]
+        assert node_of(policy, start(policy)) == "b"
+
     @settings(max_examples=200, deadline=None)
     @given(
         st.lists(st.integers(1, 128), max_size=120),
@@ -94,7 +140,7 @@ class TestChanges:
     def test_counts_are_by_node(self) -> None:
         policy = policy_over(b=B, c=C)
         assert (policy.instances, policy.remote) == (LOCAL, {"b": B, "c": C})
-        assert policy.max_concurrency == 8
+        assert policy.max_concurrency == 13  # one of each local instance, two of each remote one
 
     def test_queries_of_a_node_that_is_gone_are_dispatched_again(self) -> None:
         policy = policy_over(b=[2, 0, 0])
@@ -186,7 +232,9 @@ class TestChanges:
                 submitted.append(ArloQuery(number, float(now)))
                 policy.submit(submitted[-1])
             elif kind == "next" and (batch := policy.next_batch(0.0)) is not None:
-                assert batch.lane not in {other.lane for other in (*running, *held)}
+                same = sum(other.lane == batch.lane for other in running)
+                assert same <= (node_of(policy, batch) is not None)
+                assert not any(other.lane == batch.lane for other in held)
                 running.append(batch)
                 left += batch.queries
             elif kind == "finish" and running + held:

@@ -37,6 +37,7 @@ NODE = RemoteNode(grpc="127.0.0.1:1", instances={16: 1, 64: 2})
         ('{"nodes": {"b": {"grpc": "h:1", "instances": {}}}}', "at least 1 item"),
         ('{"nodes": {"a b": {"grpc": "h:1", "instances": {"16": 1}}}}', "'a b' is not a node name; expected 1 to 63"),
         ('{"nodes": {"b": {"grpc": "h:1", "rank": -1, "instances": {"16": 1}}}}', "rank: input should be greater than"),
+        ('{"nodes": {}, "share": 0}', "share: input should be greater than 0"),
         ('{"nodes": {}, "node": 1}', "node: extra inputs are not permitted"),
     ],
 )
@@ -85,6 +86,9 @@ class TestNodesOfAFront:
             write_cluster_table(tmp_path, ClusterTable(nodes=table))
             assert nodes.refresh()
             assert list(nodes.instances) == sorted(ranks, key=lambda name: ranks[name])
+        write_cluster_table(tmp_path, ClusterTable(nodes=table, share=0.5))
+        assert nodes.refresh()
+        assert (nodes.share, nodes.refresh()) == (0.5, False)
         nodes.close()
 
     def test_connections_to_nodes_that_left_or_moved_are_closed_and_no_others(

@@ -42,13 +42,17 @@ def test_the_model_is_stretched_as_a_whole() -> None:
     assert SLOW.slo_s == pytest.approx(4.5)
     assert SLOW.times.static_s[-1] == pytest.approx(0.11)
     history = many_nodes._history(ClusterData(None), 0)
-    assert many_nodes._rate(history, 0.8) == pytest.approx(2 * many_nodes._rate(history, 0.4))
+    small, large = many_nodes._CLUSTERS
+    assert many_nodes._rate(history, large, 0.8) == pytest.approx(2 * many_nodes._rate(history, large, 0.4))
+    stretched = replace(small, stream=SLOW)
+    assert many_nodes._rate(history, large, 0.5) == pytest.approx(25 * many_nodes._rate(history, stretched, 0.5))
 
 
 @pytest.mark.slow
 def test_a_short_run_is_reported_and_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(many_nodes, "_LOAD", 0.05)
-    monkeypatch.setattr(many_nodes, "_LOADS", (0.05, 0.1))
+    clusters = tuple(replace(each, loads=(0.05, 0.1), entrances=(2, 4)) for each in many_nodes._CLUSTERS)
+    monkeypatch.setattr(many_nodes, "_CLUSTERS", clusters)
     size = replace(QUICK, seconds=30, round_s=1)
     report, data = Report("many_nodes", quick=True), ClusterData(None)
     many_nodes._losses(report, data, size)

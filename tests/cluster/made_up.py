@@ -13,7 +13,7 @@ from tidal.cluster.reports import ModelReport, NodeReport
 from tidal.controller.counts import ModelCounts
 from tidal.controller.decisions import ModelProfile
 from tidal.errors import TidalError, Unavailable
-from tidal.repository.cluster_table import ClusterTable, RemoteNode, read_cluster_table, write_cluster_table
+from tidal.repository.cluster_table import ClusterTable, read_cluster_table, write_cluster_table
 
 LENGTHS = (16, 32, 64)
 PROFILE = ModelProfile(LENGTHS, (0.002, 0.004, 0.008), 0.4)
@@ -119,12 +119,12 @@ class FileServer:
             return
         self.set(instances=row, unfinished=False, history=[*history, row])
 
-    def write_table(self, model: str, nodes: Mapping[str, RemoteNode]) -> None:
+    def write_table(self, model: str, table: ClusterTable) -> None:
         if self.facts.get("refuse_table"):
             raise Unavailable("made-up failure")
         if model == OTHER:
             return
-        write_cluster_table(self.folder, ClusterTable(nodes=dict(nodes)))
+        write_cluster_table(self.folder, table)
 
 
 class AgentsInProcess:

@@ -1,4 +1,4 @@
-"""Ranks of nodes in the tables of fronts: by where queries arrive, kept while that changes little."""
+"""Tables of fronts by where queries arrive, kept while that changes little."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tests.cluster.made_up import MODEL, PROFILE
-from tidal.cluster.affinity import EntranceAffinity, Ranks
+from tidal.cluster.affinity import EntranceAffinity
 from tidal.cluster.observed import RecentLoad
-from tidal.cluster.reports import ModelReport, NodeReport, node_tables
+from tidal.cluster.reports import ModelEntrances, ModelReport, NodeReport, node_tables
 from tidal.controller.counts import ModelCounts
 
 NAMES = "abcdef"
@@ -23,15 +23,15 @@ class Cluster:
         self.nodes: dict[str, NodeReport] = {}
         self.now = 0.0
 
-    def ranks(self, **queries: float) -> Ranks:
-        """Let these queries arrive for longer than loads are remembered, and return the ranks."""
+    def entrances(self, **queries: float) -> ModelEntrances:
+        """Let these queries arrive for longer than loads are remembered, and return what fronts learn."""
         for _ in range(20):
             self.now += 1.0
             for name in self.received:
                 self.received[name] += queries.get(name, 0.0)
                 self.nodes[name] = self._report(name)
                 self.load.observe(self.nodes[name], self.now)
-        return self.affinity.ranks(self.nodes, self.load).get(MODEL, {})
+        return self.affinity.entrances(self.nodes, self.load)[MODEL]
 
     def _report(self, name: str) -> NodeReport:
         counts = replace(ModelCounts.none(3), queries=(self.received[name], 0.0, 0.0))
@@ -45,39 +45,44 @@ def order(ranks: Mapping[str, int]) -> str:
 
 def test_nodes_are_assigned_to_the_nodes_where_queries_arrive() -> None:
     cluster = Cluster()
-    assert order(cluster.ranks()["c"]) == "defab"  # no query yet: from the front's own node on
-    ranks = cluster.ranks(a=10.0, b=10.0)
+    assert order(cluster.entrances().ranks["c"]) == "defab"  # no query yet: from the front's own node on
+    found = cluster.entrances(a=10.0, b=10.0)
+    ranks = found.ranks
     assert (order(ranks["a"])[:2], order(ranks["b"])[:2]) == ("ce", "df")
     assert order(ranks["c"])[-2:] == "ab"  # what the entrances use first
-    tables = node_tables(cluster.nodes, None, {MODEL: ranks})
-    assert order({name: node.rank for name, node in tables["a"][MODEL].items()}) == order(ranks["a"])
+    tables = node_tables(cluster.nodes, None, {MODEL: found})
+    assert order({name: node.rank for name, node in tables["a"][MODEL].nodes.items()}) == order(ranks["a"])
+    assert (tables["a"][MODEL].share, tables["c"][MODEL].share) == (0.5, 1.0)
 
 
-def test_small_changes_and_pauses_keep_the_ranks() -> None:
+def test_small_changes_and_pauses_change_nothing() -> None:
     cluster = Cluster()
-    ranks = cluster.ranks(a=10.0, b=10.0)
-    assert cluster.ranks(a=11.5, b=10.0, c=0.2) is ranks
-    assert cluster.ranks() is ranks
-    assert cluster.ranks(a=10.0, b=1.0) is not ranks
+    found = cluster.entrances(a=10.0, b=10.0, c=2.0)
+    assert cluster.entrances(a=11.5, b=10.0, c=2.0, d=0.2) is found
+    assert cluster.entrances() is found
+    assert cluster.entrances(a=10.0, b=10.0, c=0.8) is not found
+    assert cluster.entrances(a=10.0, b=1.0, c=0.8) is not found
 
 
 def test_an_entrance_that_begins_gets_nodes_and_one_that_ends_gives_them_back() -> None:
     cluster = Cluster()
-    assert order(cluster.ranks(a=10.0)["a"]) == "bcdef"
-    assert order(cluster.ranks(a=10.0, f=10.0)["a"])[:2] == "bd"
+    assert order(cluster.entrances(a=10.0).ranks["a"]) == "bcdef"
+    assert order(cluster.entrances(a=10.0, f=10.0).ranks["a"])[:2] == "bd"
     del cluster.received["f"], cluster.nodes["f"]
-    assert order(cluster.ranks(a=10.0)["a"]) == "bcde"
+    assert order(cluster.entrances(a=10.0).ranks["a"]) == "bcde"
 
 
 def test_a_node_that_drains_is_no_longer_assigned() -> None:
     cluster = Cluster()
-    cluster.ranks(a=10.0)
+    cluster.entrances(a=10.0)
     nodes = {**cluster.nodes, "c": replace(cluster.nodes["c"], draining=True)}
-    assert order(cluster.affinity.ranks(nodes, cluster.load)[MODEL]["a"]) == "bdef"
-    assert order(cluster.affinity.ranks(nodes, cluster.load)[MODEL]["c"]) == "fedba"  # it dispatches while it drains
+    assert order(cluster.affinity.entrances(nodes, cluster.load)[MODEL].ranks["a"]) == "bdef"
+    assert (
+        order(cluster.affinity.entrances(nodes, cluster.load)[MODEL].ranks["c"]) == "fedba"
+    )  # it dispatches while it drains
 
 
 def test_a_model_that_is_gone_is_forgotten() -> None:
     cluster = Cluster()
-    cluster.ranks(a=10.0)
-    assert cluster.affinity.ranks({}, cluster.load) == {}
+    cluster.entrances(a=10.0)
+    assert cluster.affinity.entrances({}, cluster.load) == {}

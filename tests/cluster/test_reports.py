@@ -25,7 +25,7 @@ def reports(tmp_path: Path) -> dict[str, NodeReport]:
 
 def nodes_of(reports: dict[str, NodeReport], limits: Any = None) -> dict[str, dict[str, dict[int, int]]]:
     tables = node_tables(reports, limits)
-    return {name: {other: dict(its.instances) for other, its in tables[name][MODEL].items()} for name in tables}
+    return {name: {other: dict(its.instances) for other, its in tables[name][MODEL].nodes.items()} for name in tables}
 
 
 def test_every_front_dispatches_to_all_other_nodes(reports: dict[str, NodeReport]) -> None:
@@ -35,7 +35,7 @@ def test_every_front_dispatches_to_all_other_nodes(reports: dict[str, NodeReport
         "b": {"a": counts, "c": counts},
         "c": {"a": counts, "b": counts},
     }
-    assert node_tables(reports)["a"][MODEL]["b"].grpc == "b:1"
+    assert node_tables(reports)["a"][MODEL].nodes["b"].grpc == "b:1"
 
 
 def test_draining_nodes_other_versions_and_absent_servers_are_in_no_table(reports: dict[str, NodeReport]) -> None:

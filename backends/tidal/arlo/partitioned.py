@@ -97,7 +97,7 @@ class PartitionedService:
         self._metrics = PartitionedMetrics(context.metrics, lengths)
         self._nodes = RemoteNodes(context, lengths)
         self._runner = ClusterRunner(runner, self._nodes, context.model, context.version, manifest)
-        policy.allocate(allocation.instances, self._nodes.instances)
+        policy.allocate(allocation.instances, self._nodes.instances, self._nodes.share)
         self._runner.remote_lanes = policy.remote_lanes
         self._service = ArloService(context, manifest, tokenizer, policy, self._runner, cutter)
         self._ending = threading.Event()
@@ -127,6 +127,6 @@ class PartitionedService:
 
     def _update_policy(self, changed: bool) -> None:
         if changed:
-            self._policy.allocate(self._allocation.instances, self._nodes.instances)
+            self._policy.allocate(self._allocation.instances, self._nodes.instances, self._nodes.share)
             self._runner.remote_lanes = self._policy.remote_lanes
         self._metrics.update(self._policy)

@@ -7,35 +7,32 @@ from dataclasses import dataclass, field
 
 from tidal.arlo.scheduling import Assignment, assign_nodes, preferred_nodes
 from tidal.cluster.observed import RecentLoad
-from tidal.cluster.reports import NodeReport, reports_of
+from tidal.cluster.reports import ModelEntrances, NodeReport, reports_of
 
 # Entrances with a smaller share of the queries get no nodes beside their own.
 _LEAST_SHARE = 0.02
-# Nodes are assigned again once an entrance's share has changed by more than this.
+# Nodes are assigned again once an entrance's share has changed by more than this, or so many times.
 _LARGEST_CHANGE = 0.1
-
-#: Rank of each other node by node: 0 is used first.
-Ranks = Mapping[str, Mapping[str, int]]
+_LARGEST_RATIO = 2.0
 
 
 @dataclass(slots=True)
 class _ModelAffinity:
-    """Ranks of a model's nodes, kept until the nodes, their instances or the entrances' shares change."""
+    """Entrances of a model, kept until the nodes, their instances or the entrances' shares change."""
 
     instances: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    shares: Mapping[str, float] = field(default_factory=dict)
     fronts: tuple[str, ...] = ()
-    ranks: Ranks = field(default_factory=dict)
+    found: ModelEntrances = field(default_factory=ModelEntrances)
 
     def update(
         self, fronts: tuple[str, ...], instances: Mapping[str, Sequence[int]], queries_per_s: Mapping[str, float]
-    ) -> Ranks:
-        shares = _shares(queries_per_s) or self.shares
-        if not _alike(shares, self.shares) or instances != self.instances or fronts != self.fronts:
-            self.instances, self.shares, self.fronts = instances, shares, fronts
-            assigned = assign_nodes(instances, {name: share for name, share in shares.items() if name in fronts})
-            self.ranks = {front: _ranks(front, assigned, list(instances)) for front in fronts}
-        return self.ranks
+    ) -> ModelEntrances:
+        shares = _shares(queries_per_s) or {name: its for name, its in self.found.shares.items() if name in fronts}
+        if not _alike(shares, self.found.shares) or instances != self.instances or fronts != self.fronts:
+            self.instances, self.fronts = instances, fronts
+            assigned = assign_nodes(instances, shares)
+            self.found = ModelEntrances({front: _ranks(front, assigned, list(instances)) for front in fronts}, shares)
+        return self.found
 
 
 class EntranceAffinity:
@@ -44,8 +41,8 @@ class EntranceAffinity:
     def __init__(self) -> None:
         self._models: dict[str, _ModelAffinity] = {}
 
-    def ranks(self, nodes: Mapping[str, NodeReport], load: RecentLoad) -> dict[str, Ranks]:
-        """Return the ranks of nodes by model and front.
+    def entrances(self, nodes: Mapping[str, NodeReport], load: RecentLoad) -> dict[str, ModelEntrances]:
+        """Return the entrances of each model.
 
         Args:
             nodes: Last report of each node, by name.
@@ -55,7 +52,7 @@ class EntranceAffinity:
         self._models = {model: self._models.get(model) or _ModelAffinity() for model in names}
         return {model: self._of(model, nodes, load) for model in names}
 
-    def _of(self, model: str, nodes: Mapping[str, NodeReport], load: RecentLoad) -> Ranks:
+    def _of(self, model: str, nodes: Mapping[str, NodeReport], load: RecentLoad) -> ModelEntrances:
         reports = dict(sorted(reports_of(model, nodes).items()))
         usable = {name: its.usable for name, its in reports.items() if not nodes[name].draining}
         loads = {name: load.of(name, its) for name, its in reports.items()}
@@ -69,7 +66,10 @@ def _shares(queries_per_s: Mapping[str, float]) -> dict[str, float]:
 
 
 def _alike(shares: Mapping[str, float], known: Mapping[str, float]) -> bool:
-    return shares.keys() == known.keys() and all(abs(shares[name] - known[name]) <= _LARGEST_CHANGE for name in shares)
+    if shares.keys() != known.keys():
+        return False
+    pairs = [(share, known[name]) for name, share in shares.items()]
+    return all(abs(a - b) <= _LARGEST_CHANGE and max(a, b) <= _LARGEST_RATIO * min(a, b) for a, b in pairs)
 
 
 def _ranks(front: str, assigned: Assignment, nodes: Sequence[str]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tidal.cluster.metrics_page import MetricsPage, PageAddress
 from tidal.cluster.node_metrics import NodeMetrics
 from tidal.cluster.reports import NodeReport
-from tidal.repository.cluster_table import RemoteNode
+from tidal.repository.cluster_table import ClusterTable
 from tidal.repository.entries import write_atomically
 from tidal.repository.validated_file import read_validated
 
@@ -38,7 +38,7 @@ class NodeServer(Protocol):
     def allocate(self, model: str, instances: Mapping[int, int]) -> None:
         """Change a model's instances, by max_length in tokens, without losing a request."""
 
-    def write_table(self, model: str, nodes: Mapping[str, RemoteNode]) -> None:
+    def write_table(self, model: str, table: ClusterTable) -> None:
         """Write the other nodes that a model's fronts dispatch to."""
 
 
@@ -105,11 +105,11 @@ class NodeAgent:
         with self._metrics.change(model):
             self._server.allocate(model, instances)
 
-    def write_tables(self, tables: Mapping[str, Mapping[str, RemoteNode]], servers: Sequence[str]) -> None:
+    def write_tables(self, tables: Mapping[str, ClusterTable], servers: Sequence[str]) -> None:
         """Write the other nodes that fronts dispatch to, and the servers that gateways use.
 
         Args:
-            tables: Other nodes by model and name.
+            tables: Other nodes by model.
             servers: Servers of the cluster in the form of `tidal gateway --server`; none leaves the file as it is.
 
         Raises:
@@ -118,8 +118,8 @@ class NodeAgent:
         if self._left:
             return
         self._write_entrances(servers)
-        for model, nodes in tables.items():
-            self._server.write_table(model, nodes)
+        for model, table in tables.items():
+            self._server.write_table(model, table)
         self._metrics.tables_written()
 
     def set_draining(self, draining: bool, released: bool = False) -> None:
@@ -138,7 +138,7 @@ class NodeAgent:
         entrance = self._server.read().entrance
         self._write_entrances([entrance] if entrance else ())
         for model in models:
-            self._server.write_table(model, {})
+            self._server.write_table(model, ClusterTable(nodes={}))
 
     def plans(self) -> dict[str, Any]:
         """Return the last plan of each model, as the controller passed them."""

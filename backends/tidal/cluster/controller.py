@@ -217,7 +217,7 @@ class ClusterController:
 
     def _write_tables(self, limits: dict[str, dict[str, tuple[int, ...]]] | None = None) -> None:
         """Write tables and lists of servers; a node that cannot be written now gets them in the next pass."""
-        tables = node_tables(self._nodes, limits, self._affinity.ranks(self._nodes, self._load))
+        tables = node_tables(self._nodes, limits, self._affinity.entrances(self._nodes, self._load))
         servers = entrances(self._nodes)
         answers = self._agents.call(
             {name: ("write_tables", its, servers) for name, its in tables.items() if self._answers(name)}, _REPORT_S

@@ -17,7 +17,7 @@ from tidal.controller.series import counts_of, parse_series
 from tidal.controller.server_finder import ControlledServer, ServerFinder
 from tidal.errors import NotFound, TidalError, Unavailable
 from tidal.repository.allocation import read_allocation
-from tidal.repository.cluster_table import ClusterTable, NodeTls, RemoteNode, read_cluster_table, write_cluster_table
+from tidal.repository.cluster_table import ClusterTable, NodeTls, read_cluster_table, write_cluster_table
 from tidal.server.allocate import LiveFront, allocate, partitioned_model, wanted_now
 from tidal.server.change_lock import exclusive_change
 from tidal.server.endpoints import listens
@@ -66,15 +66,16 @@ class LocalNode:
         front = LiveFront(server.control, server.state.metrics, repository, partitioned_model(repository, model))
         allocate(front, instances, lambda _line: None)
 
-    def write_table(self, model: str, nodes: Mapping[str, RemoteNode]) -> None:
+    def write_table(self, model: str, table: ClusterTable) -> None:
         """Write the other nodes that a model's fronts dispatch to; a file that has them is left as it is.
 
         Args:
             model: Name of the model.
-            nodes: The other nodes by name.
+            table: The other nodes, without TLS.
         """
         folder = self._find().state.repository / model
-        table = ClusterTable(nodes={name: node.model_copy(update={"tls": self._tls}) for name, node in nodes.items()})
+        nodes = {name: node.model_copy(update={"tls": self._tls}) for name, node in table.nodes.items()}
+        table = table.model_copy(update={"nodes": nodes})
         with exclusive_change(folder):
             try:
                 present = read_cluster_table(folder)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tidal.controller.counts import ModelCounts
 from tidal.controller.decisions import ModelProfile
-from tidal.repository.cluster_table import RemoteNode
+from tidal.repository.cluster_table import ClusterTable, RemoteNode
 
 ServerState = Literal["serves", "restarting", "away"]
 
@@ -109,12 +109,25 @@ def since(before: ModelCounts, now: ModelCounts) -> ModelCounts:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ModelEntrances:
+    """What fronts of a model learn of the entrances.
+
+    Attributes:
+        ranks: Rank of each other node by node; of equally loaded instances, those of the lowest rank are used.
+        shares: Share of the queries that arrive at each node; none where few do.
+    """
+
+    ranks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+
 def node_tables(
     reports: dict[str, NodeReport],
     limits: Mapping[str, Mapping[str, tuple[int, ...]]] | None = None,
-    ranks: Mapping[str, Mapping[str, Mapping[str, int]]] | None = None,
-) -> dict[str, dict[str, dict[str, RemoteNode]]]:
-    """Return the other nodes that the fronts of each node dispatch to, by node, model and other node.
+    entrances: Mapping[str, ModelEntrances] | None = None,
+) -> dict[str, dict[str, ClusterTable]]:
+    """Return the other nodes that the fronts of each node dispatch to, by node and model.
 
     A node is left out where it drains, where its server is not there, and where it serves another version than the
     front. A node whose server is being restarted stays: fronts do not use it until it answers.
@@ -122,13 +135,14 @@ def node_tables(
     Args:
         reports: Latest report of each node, by name.
         limits: Instances by runtime that nodes are about to have at most, by model and node.
-        ranks: Rank of each other node by model and node; None: all are equal.
+        entrances: Where queries arrive, by model; None: at each node alone.
     """
-    tables: dict[str, dict[str, dict[str, RemoteNode]]] = {}
+    tables: dict[str, dict[str, ClusterTable]] = {}
     for name, report in reports.items():
         for front in report.models:
             others: dict[str, RemoteNode] = {}
-            rank = (ranks or {}).get(front.model, {}).get(name, {})
+            known = (entrances or {}).get(front.model, ModelEntrances())
+            rank = known.ranks.get(name, {})
             for other, its in sorted(reports.items()):
                 model = its.of_model(front.model)
                 if other == name or its.draining or model is None or model.version != front.version:
@@ -137,7 +151,8 @@ def node_tables(
                 counts = [min(pair) for pair in zip(model.usable, most, strict=True)]
                 instances = dict(zip(model.profile.lengths, counts, strict=True))
                 others[other] = RemoteNode(grpc=its.grpc, instances=instances, rank=rank.get(other, 0), tls=None)
-            tables.setdefault(name, {})[front.model] = others
+            table = ClusterTable(nodes=others, share=known.shares.get(name, 1.0))
+            tables.setdefault(name, {})[front.model] = table
     return tables
 
 

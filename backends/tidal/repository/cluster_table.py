@@ -2,7 +2,7 @@
 
 The file is next to the version folders and to `allocation.json`, which has the instances of this node:
 
-    {"nodes": {"b": {"grpc": "10.0.0.2:8001", "rank": 0, "instances": {"64": 1, "512": 2}}}}
+    {"share": 0.5, "nodes": {"b": {"grpc": "10.0.0.2:8001", "rank": 0, "instances": {"64": 1, "512": 2}}}}
 
 A front dispatches over its own instances and these. It calls the version that it serves itself, so a version number
 has to have the same content on all nodes.
@@ -61,6 +61,7 @@ class ClusterTable(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
+    share: float = Field(1.0, gt=0.0, le=1.0, description="share of the model's queries that arrive at this node")
     nodes: dict[str, RemoteNode] = Field(max_length=MAX_NODES, description="other nodes that serve the model")
 
     @field_validator("nodes")

@@ -120,17 +120,17 @@ def test_a_query_on_another_node_takes_two_hops_more() -> None:
     """The only instance of the short runtime is on the second node, which no query arrives at."""
     lone = RecordedRequests(np.array([0.1, 0.5]), np.array([20, 200]), 256)
     history = LengthHistory({20: 100.0}, 10.0)
-    nodes = SimulatedNodes((1, 1), hop_s=0.003)
+    nodes = SimulatedNodes((1, 2), hop_s=0.003)
     found = simulate_nodes(lone, TIMES, nodes, slo_s=SLO_S, history=history, overhead_s=0.1)
     assert found.latencies_s == pytest.approx([0.01 + 0.006 + 0.1, 0.04 + 0.1])
     assert found.remote == 0.5
 
 
 def test_queries_of_several_entrances_share_an_instance_in_turn() -> None:
-    """Four entrances with one device each; three send to one instance of the short runtime at the same time."""
+    """Three entrances send to one instance of the short runtime, on a fourth node, at the same time."""
     source = RecordedRequests(np.array([0.1, 0.1, 0.1]), np.array([20, 20, 20]), 256)
     history = LengthHistory({20: 100.0}, 10.0)
-    nodes = SimulatedNodes((1, 1, 1, 1), entrances=3, hop_s=0.0)
+    nodes = SimulatedNodes((1, 1, 1, 2), entrances=3, hop_s=0.0)
     found = simulate_nodes(source, TIMES, nodes, slo_s=SLO_S, history=history, overhead_s=0.0, seed=3)
     assert sorted(found.latencies_s) == pytest.approx([0.01, 0.02, 0.03])
 
@@ -196,12 +196,6 @@ def test_replacements_are_a_few_at_a_time() -> None:
     assert all(abs(b - a) <= 2 for a, b in pairwise(longest))
 
 
-@pytest.fixture
-def nothing_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all entrances use the same instances first."""
-    monkeypatch.setattr("tidal.simulator.arlo.nodes.control.assign_nodes", lambda instances, shares: {})
-
-
 def mean_ms(nodes: SimulatedNodes, rate: float) -> float:
     """Return the mean latency where hops are not what differs."""
     source, history = requests(rate), length_history(requests(rate, seed=5))
@@ -213,16 +207,22 @@ def test_entrances_with_assigned_nodes_answer_as_soon_as_one() -> None:
     assert four < 1.1 * one
 
 
-@pytest.mark.usefixtures("nothing_assigned")
+def test_hops_do_not_idle_the_instances_of_other_nodes() -> None:
+    """One entrance over four nodes, hops as long as the shortest inference: 70 % of the instances' time is enough."""
+    source, history = requests(900), length_history(requests(900, seed=5))
+    near, far = (SimulatedNodes((6,) * 4, 1, hop_s=hop_s) for hop_s in (0.0, 0.005))
+    means = [simulate_nodes(source, TIMES, nodes, slo_s=SLO_S, history=history).mean_ms for nodes in (near, far)]
+    assert means[1] < means[0] + 2 * 5.0 + 2.0
+
+
 def test_entrances_without_assigned_nodes_do_not() -> None:
-    one, four = (mean_ms(SimulatedNodes((4,) * 24, entrances), 3500) for entrances in (1, 4))
+    one, four = (mean_ms(SimulatedNodes((4,) * 24, entrances, affinity=False), 3500) for entrances in (1, 4))
     assert four > 1.3 * one
 
 
-@pytest.mark.usefixtures("nothing_assigned")
 def test_entrances_that_exchange_balance_better() -> None:
     """Near capacity, entrances that know their own queries only send them to instances that others have filled."""
-    alone = SimulatedNodes((4,) * 24, entrances=4)
+    alone = SimulatedNodes((4,) * 24, entrances=4, affinity=False)
     assert mean_ms(replace(alone, exchange_s=0.005), 4500) < 0.9 * mean_ms(alone, 4500)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 
-from tidal.arlo.policies.base import ArloQuery
+from tidal.arlo.policies.base import ArloBatch, ArloQuery
 from tidal.errors import InvalidArgument
 
 # A heap entry is one integer of load and order: comparisons dominate the time of a dispatch.
@@ -23,11 +23,12 @@ class RuntimeInstance:
     lane: int
     runtime: int
     node: str | None = None
+    depth: int = 1  # queries that it is given at a time
     queue: deque[ArloQuery] = field(default_factory=deque)
     waiting: int = 0
     running: int = 0
     added: int = 0  # load beyond its own queries, such as that of a full instance while it is blocked
-    blocked: bool = False  # whether it cannot run any query
+    returned: list[ArloBatch] = field(default_factory=list)  # batches that it could not run, until they are finished
     order: int = _REMOVED  # among the instances of its level
 
     @property
@@ -43,7 +44,33 @@ class RuntimeInstance:
     @property
     def ready(self) -> bool:
         """Whether it can start a query of its queue."""
-        return self.waiting > 0 and not self.running and not self.blocked
+        return self.waiting > 0 and self.running < self.depth and not self.returned
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch of it is left that is not finished."""
+        return not self.running and not self.returned
+
+    def finish(self, batch: ArloBatch, capacity: int) -> None:
+        """Count a batch no longer that has run, or that it could not run.
+
+        Args:
+            batch: Batch of one query.
+            capacity: Queries that it finishes within the SLO.
+        """
+        if batch not in self.returned:
+            self.running -= 1
+            return
+        self.returned.remove(batch)
+        if not self.returned:
+            self.added -= capacity
+
+    def give_back(self, batch: ArloBatch, capacity: int) -> None:
+        """Count a batch that it could not run; until `finish` it starts nothing, and its load is that of a full one."""
+        if not self.returned:
+            self.added += capacity
+        self.returned.append(batch)
+        self.running -= 1
 
 
 class RuntimeLevel:

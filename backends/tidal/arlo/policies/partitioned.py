@@ -15,6 +15,8 @@ from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel, check_coun
 from tidal.arlo.scheduling import capacity_within
 from tidal.errors import InvalidArgument
 
+# A call of another node takes about 1 ms longer than its inference (`remote_hop_p50_ms`).
+_REMOTE_DEPTH = 2
 _arrival, _lane = attrgetter("arrival"), attrgetter("lane")
 
 
@@ -23,7 +25,8 @@ class PartitionedPolicy:
 
     A lane is one instance of a runtime, with a number that is not reused. An instance runs one query at a time, the
     oldest of its queue (the paper's fixed batch size of 1). Instances of other nodes are dispatched to by the same
-    rule; of equally loaded ones, local instances are preferred, then those of the first nodes.
+    rule, and get the next query while they run one, since they would idle until it has arrived; of equally loaded
+    instances, local ones are preferred, then those of the first nodes.
 
     Args:
         runtimes: The runtimes' `max_length` in tokens, ascending.
@@ -49,9 +52,8 @@ class PartitionedPolicy:
         decay: float = 0.9,
         peek: int = 6,
     ) -> None:
-        self._threshold = threshold
-        self._decay = decay
-        self._peek = peek
+        self._threshold, self._decay, self._peek = threshold, decay, peek
+        self._share = 1.0
         self._levels = [
             self._make_level(max_length, capacity_within(slo_s, latency))
             for max_length, latency in zip(runtimes, latencies_s, strict=True)
@@ -70,18 +72,13 @@ class PartitionedPolicy:
 
     @property
     def max_concurrency(self) -> int:
-        """Maximum number of concurrent batches: instances, including leaving ones."""
-        return len(self._instances)
+        """Maximum number of concurrent batches: one per local instance and two per remote one, also leaving ones."""
+        return sum(instance.depth for instance in self._instances.values())
 
     @property
     def can_start(self) -> bool:
         """Whether a query is waiting for a free instance."""
         return bool(self._ready)
-
-    @property
-    def capacities(self) -> list[int]:
-        """Queries that one instance finishes within the SLO, by runtime."""
-        return [level.capacity for level in self._levels]
 
     @property
     def instances(self) -> list[int]:
@@ -96,21 +93,18 @@ class PartitionedPolicy:
     @property
     def remote(self) -> dict[str, list[int]]:
         """Instances by runtime of each other node, including leaving ones."""
-        nodes = {instance.node for instance in self._instances.values() if instance.node is not None}
-        return {node: self._count(node) for node in sorted(nodes)}
+        return {node: self._count(node) for node in sorted(set(self.remote_lanes.values()))}
 
     @property
     def remote_lanes(self) -> dict[int, str]:
         """Node of each remote instance by lane, including leaving ones."""
-        return {lane: instance.node for lane, instance in self._instances.items() if instance.node is not None}
+        return {lane: its.node for lane, its in self._instances.items() if its.node is not None}
 
     @property
     def outstanding(self) -> list[int]:
         """Waiting and running queries by runtime."""
-        counts = [0] * len(self._levels)
-        for instance in self._instances.values():
-            counts[instance.runtime] += instance.outstanding
-        return counts
+        each = list(self._instances.values())
+        return [sum(i.outstanding for i in each if i.runtime == runtime) for runtime in range(len(self._levels))]
 
     def __len__(self) -> int:
         return self._waiting
@@ -151,43 +145,48 @@ class PartitionedPolicy:
         return late
 
     def next_batch(self, now: float) -> ArloBatch | None:
-        """Return the oldest query of an idle instance, or None. Call `expired` first, `finished` after it ran."""
+        """Return the oldest query of an instance that can start one, or None.
+
+        Call `expired` first, `finished` after it ran.
+        """
         if not self._ready:
             return None
         instance = self._ready.popleft()
         query = instance.queue.popleft()
         self._dequeued(query, instance)
-        instance.running = 1
+        instance.running += 1
+        if instance.ready:
+            self._ready.append(instance)
         return ArloBatch(instance.lane, instance.runtime, [query])
 
     def finished(self, batch: ArloBatch, took: float | None = None) -> None:
         """Free the instance of a query that has run or failed; remove the instance if it was leaving."""
         instance = self._instances[batch.lane]
-        instance.running = 0
-        if instance.blocked:
-            instance.blocked = False
-            instance.added -= self._levels[instance.runtime].capacity
+        was_ready = instance.ready
+        instance.finish(batch, self._levels[instance.runtime].capacity)
         if batch.lane in self._leaving:
-            del self._leaving[batch.lane], self._instances[batch.lane]
+            if instance.idle:
+                del self._leaving[batch.lane], self._instances[batch.lane]
             return
         self._levels[instance.runtime].update(instance)
-        if instance.waiting:
+        if instance.ready and not was_ready:
             self._ready.append(instance)
 
     def requeue(self, batch: ArloBatch) -> None:
         """Dispatch the query that an instance could not run, and its waiting queries, again.
 
-        Until `finished` the instance starts nothing and counts as fully loaded, so that Algorithm 1 prefers others.
+        Until `finished` the instance starts nothing and is as loaded as a full one, so that Algorithm 1 prefers others.
         """
         instance = self._instances[batch.lane]
         level = self._levels[instance.runtime]
-        instance.running, instance.blocked = 0, True
-        instance.added += level.capacity
         orphans = self._take_queue(instance)
+        instance.give_back(batch, level.capacity)
         level.update(instance)
         self._dispatch_again([*batch.queries, *orphans])
 
-    def allocate(self, instances: Sequence[int], remote: Mapping[str, Sequence[int]] | None = None) -> None:
+    def allocate(
+        self, instances: Sequence[int], remote: Mapping[str, Sequence[int]] | None = None, share: float = 1.0
+    ) -> None:
         """Change the number of instances by runtime.
 
         The least loaded instances leave: a leaving instance finishes what it runs, and its waiting queries are
@@ -197,6 +196,8 @@ class PartitionedPolicy:
             instances: Local instances by runtime, at least one of the last (Eq. 7).
             remote: Instances by runtime of each other node, in the order in which equally loaded ones are preferred;
                 None if there is none.
+            share: Share of the queries for these instances that this policy dispatches; others dispatch the rest alike.
+                What an instance has of the others is unknown, so its congestion is that of its own queries over this.
 
         Raises:
             InvalidArgument: The numbers do not match the runtimes; nothing has changed.
@@ -205,6 +206,7 @@ class PartitionedPolicy:
         wanted.update((node, counts) for node, counts in (remote or {}).items())
         for node, counts in wanted.items():
             check_counts(node, counts, len(self._levels))
+        self._share = share if remote else 1.0
         gone = {instance.node for instance in self._instances.values()}.difference(wanted)
         orphans: list[ArloQuery] = []
         none = [0] * len(self._levels)
@@ -225,11 +227,8 @@ class PartitionedPolicy:
         self._dispatch_again(orphans)
 
     def _count(self, node: str | None) -> list[int]:
-        counts = [0] * len(self._levels)
-        for instance in self._instances.values():
-            if instance.node == node:
-                counts[instance.runtime] += 1
-        return counts
+        own = [instance.runtime for instance in self._instances.values() if instance.node == node]
+        return [own.count(runtime) for runtime in range(len(self._levels))]
 
     def _dispatch(self, query: ArloQuery) -> None:
         """Queue a query at an instance of a runtime that fits it."""
@@ -245,7 +244,7 @@ class PartitionedPolicy:
         self._waiting += 1
         instance.waiting += 1
         level.update(instance)  # line 22
-        if instance.waiting == 1 and not instance.running and not instance.blocked:
+        if instance.waiting == 1 and instance.running < instance.depth and not instance.returned:
             self._ready.append(instance)
         if query.deadline is not None:
             self._deadlines.add(query, query.deadline, instance)
@@ -257,9 +256,10 @@ class PartitionedPolicy:
         """Select a level and its head instance (Algorithm 1); the caller does DISPATCH and UPDATE (lines 21 and 22)."""
         level = candidates[0]
         head = level.head()
-        if head.load / level.capacity < self._threshold:  # the common case, checked first
+        threshold = self._threshold * self._share
+        if head.load / level.capacity < threshold:  # the common case, checked first
             return level, head
-        level = choose_level(candidates[: self._peek], self._threshold, self._decay)  # lines 3 to 5
+        level = choose_level(candidates[: self._peek], threshold, self._decay)  # lines 3 to 5
         return level, level.head()
 
     def _dispatch_again(self, orphans: Sequence[ArloQuery]) -> None:
@@ -284,10 +284,10 @@ class PartitionedPolicy:
         return orphans
 
     def _remove_instance(self, instance: RuntimeInstance) -> list[ArloQuery]:
-        if instance.running or instance.blocked:
-            self._leaving[instance.lane] = instance
-        else:
+        if instance.idle:
             del self._instances[instance.lane]
+        else:
+            self._leaving[instance.lane] = instance
         return self._take_queue(instance)
 
     def _add_instance(self, runtime: int, node: str | None) -> RuntimeInstance:
@@ -295,6 +295,6 @@ class PartitionedPolicy:
         for instance in self._leaving.values():
             if instance.runtime == runtime and instance.node == node:
                 return self._leaving.pop(instance.lane)
-        instance = RuntimeInstance(next(self._lanes), runtime, node)
+        instance = RuntimeInstance(next(self._lanes), runtime, node, 1 if node is None else _REMOTE_DEPTH)
         self._instances[instance.lane] = instance
         return instance

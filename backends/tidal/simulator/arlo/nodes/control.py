@@ -92,7 +92,7 @@ class Controller:
                 history.by_length, self._max_lengths, observed_s=history.seconds, slo_s=self._slo_s
             )
             none = (0,) * len(self._max_lengths)
-            given = [ClusterNode(node.name, node.devices, none, none, self._entrance(node)) for node in up]
+            given = [ClusterNode(node.name, node.devices, none, none) for node in up]
             rows = list(plan_cluster(given, self._profiles, demand, self._min_gain).after)
         for node, row in zip(up, rows, strict=True):
             node.start(row)
@@ -154,12 +154,10 @@ class Controller:
         self._known[node.name] = node.life
         self.table[node.name] = node.instances
 
-    def _entrance(self, node: SimulatedNode) -> bool:
-        return node.index < self._settings.entrances
-
     def _assign(self) -> None:
-        entrances = {node.name: 1.0 for node in self._nodes if node.name in self._known and self._entrance(node)}
-        self.assigned = assign_nodes(dict(sorted(self.table.items())), entrances)
+        if self._settings.affinity:
+            entrances = {node.name: 1.0 for node in self._nodes[: self._settings.entrances] if self.knows(node)}
+            self.assigned = assign_nodes(dict(sorted(self.table.items())), entrances)
 
     def _decide(self, now: float) -> None:
         members = [node for node in self._nodes if node.name in self._known]
@@ -168,10 +166,7 @@ class Controller:
             by_length = {int(length): int(self._seen[length]) for length in np.flatnonzero(self._seen)}
             observed_s = now - self._since
             demand = demand_by_runtime(by_length, self._max_lengths, observed_s=observed_s, slo_s=self._slo_s)
-        given = [
-            ClusterNode(node.name, node.devices, node.instances, tuple(node.busy_s), self._entrance(node))
-            for node in members
-        ]
+        given = [ClusterNode(node.name, node.devices, node.instances, tuple(node.busy_s)) for node in members]
         plan = plan_cluster(given, self._profiles, demand, self._min_gain)
         self.plans.append(PlanRecord(now, plan.reason, plan.moves))
         self._changing = [(node, node.life) for node in members]

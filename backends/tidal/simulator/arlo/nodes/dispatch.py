@@ -19,8 +19,10 @@ class InformedPolicy(PartitionedPolicy):
         self._cells: dict[tuple[str | None, int], list[RuntimeInstance]] = {}
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
 
-    def allocate(self, instances: Sequence[int], remote: Mapping[str, Sequence[int]] | None = None) -> None:
-        """Change the number of instances by runtime and node; see `PartitionedPolicy`."""
+    def allocate(
+        self, instances: Sequence[int], remote: Mapping[str, Sequence[int]] | None = None, share: float = 1.0
+    ) -> None:
+        """Change the number of instances by runtime and node; see `PartitionedPolicy`. Loads are those of all."""
         super().allocate(instances, remote)
         self._cells = {}
         for lane, instance in self._instances.items():

@@ -83,7 +83,7 @@ class Entrance:
         node: Its node.
         policy: Its policy, over the instances of all nodes.
         life: The node's `life` when it started.
-        calls: Calls that it waits for, by lane.
+        calls: Calls that it waits for, in the order in which it sent them.
         open: Queries that it has not answered, in the order in which it received them.
         lanes: Node of each lane of another node.
         unreachable: Nodes that it does not use because they do not answer.
@@ -93,7 +93,7 @@ class Entrance:
     node: SimulatedNode
     policy: PartitionedPolicy
     life: int
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: dict[Call, None] = field(default_factory=dict)
     open: dict[ArloQuery, None] = field(default_factory=dict)
     lanes: dict[int, SimulatedNode] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
@@ -111,12 +111,13 @@ class Entrance:
 
         Args:
             table: Instances by runtime of each node.
-            assigned: Nodes of each entrance.
+            assigned: Nodes of each entrance; equal shares of the queries arrive at these.
             nodes: The nodes by name.
         """
         preferred = preferred_nodes(self.node.name, assigned, list(table))
         others = {name: table[name] for name in preferred if name not in self.unreachable}
-        self.policy.allocate(self.node.instances, others)
+        share = 1 / len(assigned) if self.node.name in assigned else 1.0
+        self.policy.allocate(self.node.instances, others, share)
         self.lanes = {lane: nodes[name] for lane, name in self.policy.remote_lanes.items()}
 
 

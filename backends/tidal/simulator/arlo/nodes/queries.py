@@ -74,12 +74,10 @@ class Queries:
 
     def give_up(self, entrance: Entrance, node: SimulatedNode) -> None:
         """Dispatch the calls of an entrance again that a lost node does not answer."""
-        lost = [
-            call for call in entrance.calls.values() if call.node is node and (call.life != node.life or not node.up)
-        ]
+        lost = [call for call in entrance.calls if call.node is node and (call.life != node.life or not node.up)]
         for call in lost:
             call.given_up = True
-            del entrance.calls[call.batch.lane]
+            del entrance.calls[call]
             entrance.policy.requeue(call.batch)
             entrance.policy.finished(call.batch)
         self.again += len(lost)
@@ -119,7 +117,7 @@ class Queries:
         other = entrance.lanes.get(batch.lane)
         node = entrance.node if other is None else other
         call = Call(entrance, batch, node, node.life, other is not None)
-        entrance.calls[batch.lane] = call
+        entrance.calls[call] = None
         self.sent += 1
         if other is None:
             self._reach(now, call)
@@ -163,7 +161,7 @@ class Queries:
         if call.given_up or not entrance.up:
             return
         (query,) = call.batch.queries
-        del entrance.calls[call.batch.lane], entrance.open[query]
+        del entrance.calls[call], entrance.open[query]
         entrance.policy.finished(call.batch)
         self.answered += 1
         self._arrival_s.append(query.arrival)

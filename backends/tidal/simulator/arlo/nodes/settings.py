@@ -47,6 +47,7 @@ class SimulatedNodes:
         entrances: Number of nodes at which queries arrive, from the first one on; each query goes to one at random.
         exchange_s: Time between two exchanges of what the entrances have outstanding, in seconds, so what they know of
             each other's queries is up to twice as old; None: an entrance knows its own queries only, as when serving.
+        affinity: Whether nodes are assigned to the entrances, as when serving.
         hop_s: Time of a query or an answer to another node, in seconds.
         notice_s: Time until an entrance, or a client, notices that a node was lost, in seconds.
         lost_after_s: Time until the controller plans without a lost node, in seconds. It decides nothing until then.
@@ -60,6 +61,7 @@ class SimulatedNodes:
     devices: tuple[int, ...]
     entrances: int = 1
     exchange_s: float | None = None
+    affinity: bool = True
     hop_s: float = 0.0005
     notice_s: float = 0.05
     lost_after_s: float = 15.0
