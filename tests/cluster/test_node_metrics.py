@@ -14,6 +14,7 @@ from tests.cluster.pages import of, read
 from tidal.cluster.agent import NodeAgent
 from tidal.cluster.metrics_page import MetricsPage, PageAddress
 from tidal.errors import Unavailable
+from tidal.repository.cluster_table import ClusterTable
 
 
 class TestAgent:
@@ -72,7 +73,7 @@ class TestAgent:
         (started,) = of(found, "node_start_timestamp_seconds").values()
         assert started <= before
         assert of(found, "node_table_timestamp_seconds") == {"": started}
-        agent.write_tables({MODEL: {}}, ())
+        agent.write_tables({MODEL: ClusterTable(nodes={})}, ())
         assert of(read(address), "node_table_timestamp_seconds")[""] >= before
 
 

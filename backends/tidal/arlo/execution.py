@@ -55,7 +55,7 @@ class StartedBatch:
 
 
 class BatchExecution:
-    """Runs batches; any thread may call it, one at a time per lane.
+    """Runs batches; any thread may call it, one at a time per lane, two for a lane of another node.
 
     Args:
         manifest: Manifest of the version being served.

@@ -11,7 +11,10 @@ from tidal.requests import Array
 
 
 class BatchRunner(Protocol):
-    """Runs batches on engines of this process or on other models of the server; one thread per lane may call it."""
+    """Runs batches on engines of this process or on other models.
+
+    One thread per lane may call it, two per lane of another node.
+    """
 
     def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> dict[str, Array]:
         """Pad rows for a runtime and run them.

@@ -1,0 +1,268 @@
+"""`python -m benchmarks.cluster.emulated [--quick] [--data DIR] [--json FILE]`."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from benchmarks.arlo_cluster.figures import FIGURE_6, FIGURE_7, MEAN_VS, P98_VS, Setting
+from benchmarks.arlo_cluster.inputs import BASE, INFAAS_FILL, ClusterData
+from benchmarks.cluster.emulated import entrances
+from benchmarks.cluster.emulated.devices import EmulatedModel, prepare, write_bin_packing, write_model
+from benchmarks.cluster.emulated.plot import plot
+from benchmarks.cluster.emulated.runs import (
+    EmulatedRun,
+    history_of,
+    instances_of,
+    lone_overhead_ms,
+    requests_of,
+    run,
+    simulated,
+    warm,
+)
+from benchmarks.report import Claim, Report, machine_line, progress
+from tidal.server.child import RunningServer, tidal_serve
+from tidal.simulator.arlo import SystemName
+from tidal.simulator.requests import Floats
+
+SYSTEMS = (SystemName.ARLO, SystemName.DT, SystemName.INFAAS, SystemName.ST)
+#: All times are this many times the paper's, so that what servers and clients cost on few cores is small beside them.
+STRETCH = 10.0
+_BINS = "infaas"
+_GOALS = {SystemName.DT: "<= 0.80", SystemName.INFAAS: "<= 0.75", SystemName.ST: "<= 0.35"}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Size of a run.
+
+    Attributes:
+        settings: Experiments that are repeated in rounds.
+        rates: Experiments of one round each, at other rates.
+        seconds: Duration of a round in seconds of the paper's time.
+        rounds: Number of rounds.
+        lone: Number of lone queries.
+    """
+
+    settings: tuple[Setting, ...]
+    rates: tuple[Setting, ...]
+    seconds: int
+    rounds: int
+    lone: int
+
+
+FULL = Size(FIGURE_6, FIGURE_7, seconds=6, rounds=3, lone=300)
+QUICK = Size(FIGURE_6[:1], (), seconds=2, rounds=1, lone=50)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A round of a system: measured, and simulated with the same arrivals."""
+
+    measured: EmulatedRun
+    simulated_ms: Floats
+
+    def errors(self) -> tuple[float, float]:
+        """Return the relative errors of the simulated mean and 98th percentile."""
+        mean, p98 = float(self.simulated_ms.mean()), float(np.percentile(self.simulated_ms, 98))
+        return abs(mean / self.measured.mean_ms - 1), abs(p98 / self.measured.p98_ms - 1)
+
+
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="One setting and round; under 3 minutes.")] = False,
+    data: Annotated[Path | None, typer.Option(help="Folder with twitter_2021_rate and tweet_lengths.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write results here, tables (.txt) and a plot beside it.")] = None,
+) -> None:
+    """Run ST, DT, INFaaS and Arlo on real servers whose ten devices wait as long as the paper's GPUs compute.
+
+    Fronts, schedulers, gRPC and tritonserver are real, the devices only wait (they are no engines). All times are
+    stretched, and reported in the paper's time.
+    """
+    report, inputs, size = Report("emulated", quick), ClusterData(data), QUICK if quick else FULL
+    source = prepare()
+    print(f"{machine_line()}\n{inputs.description}; all times {STRETCH:g} times the paper's; the devices only wait")
+    report.measured |= {"data": inputs.description, "stretch": STRETCH}
+    errors: list[tuple[float, float]] = []
+    streams = {setting.stream.name for setting in (*size.settings, *size.rates)}
+    for stream in sorted(streams):
+        settings = [each for each in size.settings if each.stream.name == stream]
+        rates = [each for each in size.rates if each.stream.name == stream]
+        errors += _measure(report, source, inputs, size, settings, rates)
+    _fidelity(report, errors)
+    entrances.measure(report, source, inputs, BASE, 2 * STRETCH, quick=quick)
+    report.finish(json)
+    if json is not None:
+        plot(report.document(), json.with_suffix(".png"))
+
+
+def _measure(
+    report: Report, source: Path, data: ClusterData, size: Size, settings: Sequence[Setting], rates: Sequence[Setting]
+) -> list[tuple[float, float]]:
+    """Measure all systems of one stream on one server; returns the errors of Arlo's simulations."""
+    first = [*settings, *rates][0]
+    history = history_of(data, first)
+    with tempfile.TemporaryDirectory(prefix="tidal-bench-") as folder:
+        models = _write(source, Path(folder), first, history)
+        progress(f"{first.stream.name}: starting a server with {len(models)} systems of {first.gpus} devices")
+        with tidal_serve(Path(folder), "--exit-timeout", "3") as server:
+            for name in models:
+                warm(server.grpc, models[name])
+            times = [STRETCH * seconds for seconds in first.stream.times.static_s]
+            overhead_ms = lone_overhead_ms(server.grpc, models[SystemName.ARLO], times, queries=size.lone) / STRETCH
+            report.measured.setdefault("overhead_ms", {})[first.stream.name] = overhead_ms
+            found: list[tuple[float, float]] = []
+            for setting in settings:
+                rounds = [
+                    _round(server, models, data, setting, size.seconds, seed, overhead_ms)
+                    for seed in range(size.rounds)
+                ]
+                _add(report, setting, rounds)
+                found += [each[SystemName.ARLO].errors() for each in rounds]
+            if rates:
+                curves = [_round(server, models, data, each, size.seconds, 7, overhead_ms) for each in rates]
+                _add_rates(report, rates, curves)
+                found += [each[SystemName.ARLO].errors() for each in curves]
+    return found
+
+
+def _write(source: Path, repository: Path, setting: Setting, history: Any) -> dict[SystemName, str]:
+    """Write all systems, and return the names of their models."""
+    names: dict[SystemName, str] = {}
+    for name in SYSTEMS:
+        instances = instances_of(name, setting, history)
+        dynamic = name is SystemName.DT
+        front = EmulatedModel(f"{name.value}_devices", setting.stream, STRETCH, instances, dynamic=dynamic)
+        write_model(source, repository, front)
+        names[name] = front.name
+        if name is SystemName.INFAAS:
+            write_bin_packing(repository, front, _BINS, INFAAS_FILL)
+            names[name] = _BINS
+    return names
+
+
+def _round(
+    server: RunningServer,
+    models: Mapping[SystemName, str],
+    data: ClusterData,
+    setting: Setting,
+    seconds: int,
+    seed: int,
+    overhead_ms: float,
+) -> dict[SystemName, Compared]:
+    history, requests = history_of(data, setting), requests_of(data, setting, seconds, seed)
+    order = list(SYSTEMS) if seed % 2 == 0 else list(reversed(SYSTEMS))
+    found = {}
+    for name in order:
+        progress(f"{setting.title}, round {seed + 1}: {name.value}, {len(requests.times)} queries")
+        measured = run([server.grpc], models[name], requests, STRETCH)
+        found[name] = Compared(measured, simulated(name, setting, history, requests, overhead_ms / 1e3))
+    return {name: found[name] for name in SYSTEMS}
+
+
+def _add(report: Report, setting: Setting, rounds: Sequence[Mapping[SystemName, Compared]]) -> None:
+    """Add the table and the claims of a setting."""
+    rows = []
+    for name in SYSTEMS:
+        means, tails = _ratios(rounds, name)
+        runs = [each[name] for each in rounds]
+        paper = MEAN_VS[setting.title].get(name.value)
+        rows.append(
+            [
+                name.value,
+                f"{statistics.median(each.measured.mean_ms for each in runs):.2f}",
+                f"{statistics.median(float(each.simulated_ms.mean()) for each in runs):.2f}",
+                f"{statistics.median(each.measured.p98_ms for each in runs):.2f}",
+                f"{statistics.median(float(np.percentile(each.simulated_ms, 98)) for each in runs):.2f}",
+                "-" if name is SystemName.ARLO else _spread(means),
+                "-" if paper is None else f"{1 + paper:.3f}",
+                "-" if name is SystemName.ARLO else _spread(tails),
+                str(sum(each.measured.failed for each in runs)),
+                f"{statistics.median(each.measured.cpu for each in runs):.0%}",
+            ]
+        )
+        if name is SystemName.ARLO:
+            continue
+        figure = setting.title.partition(":")[0].lower()
+        published = "-" if paper is None else f"{1 + paper:.3f}"
+        note = f"medians of {len(rounds)} rounds, {_spread(means)}; {setting.title.partition(': ')[2]}"
+        claim = Claim(
+            f"emulated_mean_vs_{name.value}[{figure}]", _GOALS[name], statistics.median(means), published, note
+        )
+        report.claims.append(claim)
+        if name is SystemName.DT:
+            note = f"the paper's largest over both streams; {_spread(tails)}"
+            published = f"{1 + P98_VS['Figure 6']['dt']:.3f}"
+            value = statistics.median(tails)
+            report.claims.append(Claim(f"emulated_p98_vs_dt[{figure}]", "<= 0.90", value, published, note))
+    columns = [
+        "system",
+        "mean ms",
+        "simulated",
+        "p98 ms",
+        "simulated",
+        "Arlo's mean / its",
+        "paper",
+        "Arlo's p98 / its",
+    ]
+    report.add_table(f"{setting.title}; emulated devices", [*columns, "failed", "cores used"], rows)
+    report.measured.setdefault("settings", {})[setting.title] = {
+        name.value: [_kept(each[name]) for each in rounds] for name in SYSTEMS
+    }
+
+
+def _add_rates(report: Report, settings: Sequence[Setting], curves: Sequence[Mapping[SystemName, Compared]]) -> None:
+    rows = [
+        [
+            f"{setting.rate:g}",
+            *(f"{each[name].measured.mean_ms:.2f} ({each[name].simulated_ms.mean():.2f})" for name in SYSTEMS),
+        ]
+        for setting, each in zip(settings, curves, strict=True)
+    ]
+    report.add_table(
+        "Figure 7: Bert-Base, 10 devices; mean ms (simulated)", ["queries/s", *(name.value for name in SYSTEMS)], rows
+    )
+    report.measured["rates"] = {
+        f"{setting.rate:g}": {name.value: _kept(each[name]) for name in SYSTEMS}
+        for setting, each in zip(settings, curves, strict=True)
+    }
+
+
+def _fidelity(report: Report, errors: Sequence[tuple[float, float]]) -> None:
+    """Add the claims of the simulator against the servers, for Arlo."""
+    for at, (name, goal, paper) in enumerate((("mean", "<= 0.043", "4.3%"), ("p98", "<= 0.026", "2.6%"))):
+        values = [each[at] for each in errors]
+        note = f"median of {len(values)} runs of Arlo, {_spread(values)}; same arrivals, overhead of lone queries"
+        report.claims.append(Claim(f"fidelity_{name}_error", goal, statistics.median(values), paper, note))
+
+
+def _ratios(rounds: Sequence[Mapping[SystemName, Compared]], name: SystemName) -> tuple[list[float], list[float]]:
+    """Return Arlo's mean and 98th percentile over those of another system, by round."""
+    pairs = [(each[SystemName.ARLO].measured, each[name].measured) for each in rounds]
+    return [a.mean_ms / b.mean_ms for a, b in pairs], [a.p98_ms / b.p98_ms for a, b in pairs]
+
+
+def _kept(each: Compared) -> dict[str, Any]:
+    return {
+        "mean_ms": each.measured.mean_ms,
+        "p98_ms": each.measured.p98_ms,
+        "queries": len(each.measured.latencies_ms),
+        "failed": each.measured.failed,
+        "cpu": each.measured.cpu,
+        "simulated_mean_ms": float(each.simulated_ms.mean()),
+        "simulated_p98_ms": float(np.percentile(each.simulated_ms, 98)),
+    }
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+if __name__ == "__main__":
+    typer.run(main)
