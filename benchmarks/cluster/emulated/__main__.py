@@ -20,19 +20,18 @@ from benchmarks.cluster.emulated.plot import plot
 from benchmarks.cluster.emulated.runs import (
     EmulatedRun,
     history_of,
-    instances_of,
     lone_overhead_ms,
     requests_of,
     run,
     simulated,
     warm,
 )
+from benchmarks.cluster.emulated.systems import ARLO, SYSTEMS
 from benchmarks.report import Claim, Report, machine_line, progress
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.simulator.arlo import SystemName
 from tidal.simulator.requests import Floats
 
-SYSTEMS = (SystemName.ARLO, SystemName.DT, SystemName.INFAAS, SystemName.ST)
 #: All times are this many times the paper's, so that what servers and clients cost on few cores is small beside them.
 STRETCH = 10.0
 _BINS = "infaas"
@@ -115,7 +114,7 @@ def _measure(
             for name in models:
                 warm(server.grpc, models[name])
             times = [STRETCH * seconds for seconds in first.stream.times.static_s]
-            overhead_ms = lone_overhead_ms(server.grpc, models[SystemName.ARLO], times, queries=size.lone) / STRETCH
+            overhead_ms = lone_overhead_ms(server.grpc, models[ARLO.name], times, queries=size.lone) / STRETCH
             report.measured.setdefault("overhead_ms", {})[first.stream.name] = overhead_ms
             found: list[tuple[float, float]] = []
             for setting in settings:
@@ -124,83 +123,79 @@ def _measure(
                     for seed in range(size.rounds)
                 ]
                 _add(report, setting, rounds)
-                found += [each[SystemName.ARLO].errors() for each in rounds]
+                found += [each[ARLO.name].errors() for each in rounds]
             if rates:
                 curves = [_round(server, models, data, each, size.seconds, 7, overhead_ms) for each in rates]
                 _add_rates(report, rates, curves)
-                found += [each[SystemName.ARLO].errors() for each in curves]
+                found += [each[ARLO.name].errors() for each in curves]
     return found
 
 
-def _write(source: Path, repository: Path, setting: Setting, history: Any) -> dict[SystemName, str]:
+def _write(source: Path, repository: Path, setting: Setting, history: Any) -> dict[str, str]:
     """Write all systems, and return the names of their models."""
-    names: dict[SystemName, str] = {}
-    for name in SYSTEMS:
-        instances = instances_of(name, setting, history)
-        dynamic = name is SystemName.DT
-        front = EmulatedModel(f"{name.value}_devices", setting.stream, STRETCH, instances, dynamic=dynamic)
+    names: dict[str, str] = {}
+    for system in SYSTEMS:
+        instances, dynamic = system.instances(setting, history), system.inflation is not None
+        front = EmulatedModel(f"{system.kind.value}_{len(names)}", system.stream(setting), STRETCH, instances, dynamic)
         write_model(source, repository, front)
-        names[name] = front.name
-        if name is SystemName.INFAAS:
+        names[system.name] = front.name
+        if system.kind is SystemName.INFAAS:
             write_bin_packing(repository, front, _BINS, INFAAS_FILL)
-            names[name] = _BINS
+            names[system.name] = _BINS
     return names
 
 
 def _round(
     server: RunningServer,
-    models: Mapping[SystemName, str],
+    models: Mapping[str, str],
     data: ClusterData,
     setting: Setting,
     seconds: int,
     seed: int,
     overhead_ms: float,
-) -> dict[SystemName, Compared]:
+) -> dict[str, Compared]:
     history, requests = history_of(data, setting), requests_of(data, setting, seconds, seed)
-    order = list(SYSTEMS) if seed % 2 == 0 else list(reversed(SYSTEMS))
     found = {}
-    for name in order:
-        progress(f"{setting.title}, round {seed + 1}: {name.value}, {len(requests.times)} queries")
-        measured = run([server.grpc], models[name], requests, STRETCH)
-        found[name] = Compared(measured, simulated(name, setting, history, requests, overhead_ms / 1e3))
-    return {name: found[name] for name in SYSTEMS}
+    for system in SYSTEMS if seed % 2 == 0 else reversed(SYSTEMS):
+        progress(f"{setting.title}, round {seed + 1}: {system.title}, {len(requests.times)} queries")
+        measured = run([server.grpc], models[system.name], requests, STRETCH)
+        found[system.name] = Compared(measured, simulated(system, setting, history, requests, overhead_ms / 1e3))
+    return found
 
 
-def _add(report: Report, setting: Setting, rounds: Sequence[Mapping[SystemName, Compared]]) -> None:
+def _add(report: Report, setting: Setting, rounds: Sequence[Mapping[str, Compared]]) -> None:
     """Add the table and the claims of a setting."""
     rows = []
-    for name in SYSTEMS:
-        means, tails = _ratios(rounds, name)
-        runs = [each[name] for each in rounds]
-        paper = MEAN_VS[setting.title].get(name.value)
+    figure = setting.title.partition(":")[0].lower()
+    for system in SYSTEMS:
+        means, tails = _ratios(rounds, system.name)
+        runs = [each[system.name] for each in rounds]
+        change = MEAN_VS[setting.title].get(system.kind.value)
+        paper = "-" if change is None else f"{1 + change:.3f}"
         rows.append(
             [
-                name.value,
+                system.title,
                 f"{statistics.median(each.measured.mean_ms for each in runs):.2f}",
                 f"{statistics.median(float(each.simulated_ms.mean()) for each in runs):.2f}",
                 f"{statistics.median(each.measured.p98_ms for each in runs):.2f}",
                 f"{statistics.median(float(np.percentile(each.simulated_ms, 98)) for each in runs):.2f}",
-                "-" if name is SystemName.ARLO else _spread(means),
-                "-" if paper is None else f"{1 + paper:.3f}",
-                "-" if name is SystemName.ARLO else _spread(tails),
+                "-" if system is ARLO else _spread(means),
+                paper,
+                "-" if system is ARLO else _spread(tails),
                 str(sum(each.measured.failed for each in runs)),
                 f"{statistics.median(each.measured.cpu for each in runs):.0%}",
             ]
         )
-        if name is SystemName.ARLO:
+        if system is ARLO:
             continue
-        figure = setting.title.partition(":")[0].lower()
-        published = "-" if paper is None else f"{1 + paper:.3f}"
+        case = figure if system.inflation is None else f"{figure}, inflation {system.inflation:g}"
         note = f"medians of {len(rounds)} rounds, {_spread(means)}; {setting.title.partition(': ')[2]}"
-        claim = Claim(
-            f"emulated_mean_vs_{name.value}[{figure}]", _GOALS[name], statistics.median(means), published, note
-        )
-        report.claims.append(claim)
-        if name is SystemName.DT:
+        name, value = f"emulated_mean_vs_{system.kind.value}[{case}]", statistics.median(means)
+        report.claims.append(Claim(name, _GOALS[system.kind], value, paper, note))
+        if system.kind is SystemName.DT:
             note = f"the paper's largest over both streams; {_spread(tails)}"
-            published = f"{1 + P98_VS['Figure 6']['dt']:.3f}"
-            value = statistics.median(tails)
-            report.claims.append(Claim(f"emulated_p98_vs_dt[{figure}]", "<= 0.90", value, published, note))
+            paper, value = f"{1 + P98_VS['Figure 6']['dt']:.3f}", statistics.median(tails)
+            report.claims.append(Claim(f"emulated_p98_vs_dt[{case}]", "<= 0.90", value, paper, note))
     columns = [
         "system",
         "mean ms",
@@ -213,23 +208,25 @@ def _add(report: Report, setting: Setting, rounds: Sequence[Mapping[SystemName, 
     ]
     report.add_table(f"{setting.title}; emulated devices", [*columns, "failed", "cores used"], rows)
     report.measured.setdefault("settings", {})[setting.title] = {
-        name.value: [_kept(each[name]) for each in rounds] for name in SYSTEMS
+        system.name: [_kept(each[system.name]) for each in rounds] for system in SYSTEMS
     }
 
 
-def _add_rates(report: Report, settings: Sequence[Setting], curves: Sequence[Mapping[SystemName, Compared]]) -> None:
+def _add_rates(report: Report, settings: Sequence[Setting], curves: Sequence[Mapping[str, Compared]]) -> None:
     rows = [
         [
             f"{setting.rate:g}",
-            *(f"{each[name].measured.mean_ms:.2f} ({each[name].simulated_ms.mean():.2f})" for name in SYSTEMS),
+            *(f"{each[s.name].measured.mean_ms:.2f} ({each[s.name].simulated_ms.mean():.2f})" for s in SYSTEMS),
         ]
         for setting, each in zip(settings, curves, strict=True)
     ]
     report.add_table(
-        "Figure 7: Bert-Base, 10 devices; mean ms (simulated)", ["queries/s", *(name.value for name in SYSTEMS)], rows
+        "Figure 7: Bert-Base, 10 devices; mean ms (simulated)",
+        ["queries/s", *(system.title for system in SYSTEMS)],
+        rows,
     )
     report.measured["rates"] = {
-        f"{setting.rate:g}": {name.value: _kept(each[name]) for name in SYSTEMS}
+        f"{setting.rate:g}": {system.name: _kept(each[system.name]) for system in SYSTEMS}
         for setting, each in zip(settings, curves, strict=True)
     }
 
@@ -242,9 +239,9 @@ def _fidelity(report: Report, errors: Sequence[tuple[float, float]]) -> None:
         report.claims.append(Claim(f"fidelity_{name}_error", goal, statistics.median(values), paper, note))
 
 
-def _ratios(rounds: Sequence[Mapping[SystemName, Compared]], name: SystemName) -> tuple[list[float], list[float]]:
+def _ratios(rounds: Sequence[Mapping[str, Compared]], name: str) -> tuple[list[float], list[float]]:
     """Return Arlo's mean and 98th percentile over those of another system, by round."""
-    pairs = [(each[SystemName.ARLO].measured, each[name].measured) for each in rounds]
+    pairs = [(each[ARLO.name].measured, each[name].measured) for each in rounds]
     return [a.mean_ms / b.mean_ms for a, b in pairs], [a.p98_ms / b.p98_ms for a, b in pairs]
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import psutil
 
 from benchmarks.arlo_cluster.figures import Setting
-from benchmarks.arlo_cluster.inputs import INFAAS_FILL, MAX_LENGTHS, ClusterData
-from tidal.simulator.arlo import LengthHistory, SystemName, length_history, make_system, simulate
+from benchmarks.arlo_cluster.inputs import MAX_LENGTHS, ClusterData
+from benchmarks.cluster.emulated.systems import ComparedSystem
+from tidal.simulator.arlo import LengthHistory, length_history, simulate
 from tidal.simulator.requests import Floats
 from tidal.simulator.traces import RecordedRequests
 from tidal_client.load import Schedule, run_load
@@ -62,23 +63,11 @@ def requests_of(data: ClusterData, setting: Setting, seconds: int, seed: int) ->
     return RecordedRequests(times, lengths, MAX_LENGTHS[-1])
 
 
-def instances_of(name: SystemName, setting: Setting, history: LengthHistory) -> tuple[int, ...]:
-    """Return a system's instances by runtime."""
-    if name in (SystemName.ST, SystemName.DT):
-        return (0,) * (len(MAX_LENGTHS) - 1) + (setting.gpus,)
-    system = make_system(name, setting.stream.times, gpus=setting.gpus, slo_s=setting.stream.slo_s, history=history)
-    assert system.instances is not None
-    return system.instances
-
-
 def simulated(
-    name: SystemName, setting: Setting, history: LengthHistory, requests: RecordedRequests, overhead_s: float
+    system: ComparedSystem, setting: Setting, history: LengthHistory, requests: RecordedRequests, overhead_s: float
 ) -> Floats:
     """Return simulated latencies in ms, with the overhead that lone queries have."""
-    system = make_system(
-        name, setting.stream.times, gpus=setting.gpus, slo_s=setting.stream.slo_s, history=history, fill=INFAAS_FILL
-    )
-    return simulate(system, requests, overhead_s=overhead_s).latencies_s * 1e3
+    return simulate(system.simulated(setting, history), requests, overhead_s=overhead_s).latencies_s * 1e3
 
 
 def run(urls: Sequence[str], model: str, requests: RecordedRequests, stretch: float) -> EmulatedRun:
