@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arlo import plot as arlo
+from benchmarks.arlo_cluster import inflation
 from benchmarks.arlo_cluster import plot as arlo_cluster
 from benchmarks.batcher import plot as batcher
 from benchmarks.client_cost import plot as client_cost
@@ -50,6 +51,7 @@ FIGURES: dict[str, Draw] = {
     "amd-epyc-avx2/gateway": gateway.plot,
     "intel-xeon-amx/cluster": cluster.plot,
     "intel-xeon-amx/encoders": encoders.save,
+    "intel-xeon-amx/inflation": inflation.plot,
     "intel-xeon-amx/replan": cluster.plot_replan,
     "intel-xeon-amx/request_path": request_path.save,
     "intel-xeon-amx/serving_path": serving_path.save,

@@ -51,8 +51,8 @@ def stay_on_loopback() -> None:
     services.get_node_ip_address = lambda address=None: LOOPBACK
 
 
-def check_reachable(address: str) -> None:
-    """Check that something listens at the address of a head.
+def check_reachable(address: str, what: str = "head") -> None:
+    """Check that something listens at the address of a head, or of what else.
 
     Raises:
         Unavailable: Nothing does.
@@ -61,9 +61,8 @@ def check_reachable(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _REACH_S).close()
     except OSError as error:
-        raise Unavailable(
-            f"no head answers at {address}: {error.strerror or error}; start one with tidal cluster start"
-        ) from None
+        hint = "; start one with tidal cluster start" if what == "head" else ""
+        raise Unavailable(f"no {what} answers at {address}: {error.strerror or error}{hint}") from None
 
 
 @contextmanager

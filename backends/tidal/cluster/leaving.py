@@ -11,6 +11,7 @@ from tidal.cluster import ray_node
 from tidal.cluster.connection import connected
 from tidal.cluster.handles import CONTROLLER, NAMESPACE, RayAgents, agent_name
 from tidal.cluster.records import HEAD, ClusterRecord, end_record, records
+from tidal.cluster.redis import forget_head
 from tidal.errors import TidalError, Unavailable
 
 _POLL_S = 1.0
@@ -20,6 +21,9 @@ def stop() -> list[str]:
     """End what was started on this machine: nodes leave their cluster, then their servers and the head end.
 
     A `tidal serve` that a node joined with goes on, alone. Returns the names of what was ended.
+
+    Raises:
+        Unavailable: The head's state cannot be removed from Redis; all else was done.
     """
     known = records()
     for record in known:
@@ -36,11 +40,16 @@ def stop() -> list[str]:
                 list(pool.map(end_record, together))
     for folder in {record.files.parent for record in known if record.files is not None}:
         shutil.rmtree(folder, ignore_errors=True)
+    for head in heads:
+        if head.redis is not None:
+            forget_head(head.redis, head.address)
     return [record.name for record in known]
 
 
 def stay(record: ClusterRecord, leave: threading.Event) -> None:
     """Wait for a request, then end the head or the node; a node leaves its cluster first.
+
+    A head whose state is in Redis may be started again: it leaves its controller there.
 
     Args:
         record: The head or the node, without a server of its own.
@@ -53,7 +62,10 @@ def stay(record: ClusterRecord, leave: threading.Event) -> None:
         if leave.wait(_POLL_S):
             try:
                 with contextlib.suppress(TidalError):
-                    (_end_controller if record.name == HEAD else _leave)(record)
+                    if record.name != HEAD:
+                        _leave(record)
+                    elif record.redis is None:
+                        _end_controller(record)
             finally:
                 end_record(record)
             return

@@ -63,6 +63,7 @@ def start(
     metrics_port: int = 0,
     token: Path | None = None,
     secret: bool = True,
+    redis: str | None = None,
 ) -> ClusterRecord:
     """Start a head with the cluster's controller.
 
@@ -73,6 +74,8 @@ def start(
         metrics_port: Port of the controller's metrics; 0 for a free one.
         token: File with the secret to use, which is never removed; None: a new secret.
         secret: Whether processes need the cluster's secret.
+        redis: `host:port` of the Redis that has the head's state, from which a lost head continues (see `check_redis`);
+            None: the head has it itself.
 
     Raises:
         Unavailable: A head runs on this machine already, a port is in use, or Ray does not start.
@@ -82,13 +85,15 @@ def start(
     check_absent(HEAD)
     if port and port == metrics_port:
         raise InvalidArgument(f"--metrics-port {port} is given twice: nodes and metrics need one port each")
+    if redis is not None:
+        check_reachable(redis, "Redis")
     port = choose_port(host, port)
     metrics = _metrics_address(host, metrics_port)
     given = token is not None
     if secret and token is None:
         token = ray_node.new_token()
     address = f"{host}:{port}"
-    started = ray_node.start_head(host, port, token)
+    started = ray_node.start_head(host, port, token, redis)
     record = ClusterRecord(
         name=HEAD,
         address=address,
@@ -98,6 +103,7 @@ def start(
         ray=started.started,
         folder=started.folder,
         metrics=metrics.text,
+        redis=redis,
     )
     with _undone(record):
         ray_node.wait_for_head(started, address)

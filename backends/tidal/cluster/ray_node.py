@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -24,6 +25,7 @@ from tidal.cluster.local_node import LocalNode
 from tidal.cluster.metrics_page import PageAddress
 from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import StartedProcess, records_folder
+from tidal.cluster.redis import redis_variables
 from tidal.errors import Unavailable
 from tidal.server.endpoints import choose_port
 
@@ -85,18 +87,19 @@ def new_token() -> Path:
     return path
 
 
-def start_head(host: str, port: int, token: Path | None) -> RayProcess:
+def start_head(host: str, port: int, token: Path | None, redis: str | None = None) -> RayProcess:
     """Start Ray's processes of a head.
 
     Args:
         host: Address to listen on.
         port: Port that nodes join at.
         token: File with the cluster's secret.
+        redis: `host:port` of the Redis that has the head's state; None: the head has it itself.
     """
     # The port of Ray's client protocol, which Tidal does not use, cannot be turned off.
     client_port = choose_port(host)
     options = ["--head", f"--port={port}", f"--ray-client-server-port={client_port}", "--include-dashboard=false"]
-    return _start(options, host, token, {})
+    return _start(options, host, token, {} if redis is None else redis_variables(redis, f"{host}:{port}"))
 
 
 def start_node(address: str, host: str, token: Path | None, variables: Mapping[str, str]) -> RayProcess:
@@ -146,7 +149,7 @@ def wait_for_node(ray: Any, started: RayProcess) -> str:
 
 
 def start_controller(ray: Any, started: RayProcess, settings: PlanSettings, metrics: PageAddress | None = None) -> None:
-    """Start the cluster's controller on its head.
+    """Start the cluster's controller on its head; one of a lost head, in Redis, is replaced.
 
     Args:
         ray: The module `ray`, connected.
@@ -155,9 +158,11 @@ def start_controller(ray: Any, started: RayProcess, settings: PlanSettings, metr
         metrics: Address of its metrics; None: not served.
     """
     options = _pinned(ray, wait_for_node(ray, started), CONTROLLER)
-    ray.remote(ClusterController).options(**options).remote(
-        RayAgents(), settings, metrics, poll_s=POLL_S, request_nodes=request_nodes
-    )
+    with contextlib.suppress(ValueError):
+        ray.kill(ray.get_actor(CONTROLLER, namespace=NAMESPACE))
+    controller = ray.remote(ClusterController).options(**options)
+    if _created(controller, RayAgents(), settings, metrics, poll_s=POLL_S, request_nodes=request_nodes) is None:
+        raise Unavailable("the name of the lost head's controller stays in use: start the head again")
 
 
 def start_agent(
@@ -184,20 +189,24 @@ def start_agent(
         Unavailable: Another node has the name, or the agent does not answer.
     """
     _replace_agent(ray, name)
-    until = time.monotonic() + _ANSWER_S
-    while True:
-        try:
-            options = _pinned(ray, node_id, agent_name(name))
-            agent = ray.remote(NodeAgent).options(**options).remote(server, memory, entrances, metrics)
-            break
-        except ValueError:  # Ray removes the name of an ended actor some time later
-            if time.monotonic() > until:
-                raise Unavailable(f"the name of node '{name}' stays in use: give it another one with --name") from None
-            time.sleep(0.2)
+    actor = ray.remote(NodeAgent).options(**_pinned(ray, node_id, agent_name(name)))
+    agent = _created(actor, server, memory, entrances, metrics)
+    if agent is None:
+        raise Unavailable(f"the name of node '{name}' stays in use: give it another one with --name")
     try:
         ray.get(agent.report.remote(), timeout=_START_S)
     except ray.exceptions.RayError as error:
         raise Unavailable(f"the agent of node '{name}' does not start: {error}") from None
+
+
+def _created(actor: Any, *arguments: Any, **options: Any) -> Any | None:
+    """Create an actor; None if its name stays in use, which Ray removes some time after an actor with it has ended."""
+    until = time.monotonic() + _ANSWER_S
+    while time.monotonic() < until:
+        with contextlib.suppress(ValueError):
+            return actor.remote(*arguments, **options)
+        time.sleep(0.2)
+    return None
 
 
 def _replace_agent(ray: Any, name: str) -> None:

@@ -97,6 +97,7 @@ class ClusterRecord(BaseModel):
     serve: StartedProcess | None = Field(None, description="`tidal serve` that was started for the node")
     files: Path | None = Field(None, description="folder with the repository and the state of that server")
     metrics: str = Field("", description="host:port of the metrics of its controller or agent")
+    redis: str | None = Field(None, description="host:port of the Redis that has the state of a head")
 
 
 def records_folder() -> Path:

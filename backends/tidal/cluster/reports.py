@@ -135,7 +135,7 @@ def node_tables(
     Args:
         reports: Latest report of each node, by name.
         limits: Instances by runtime that nodes are about to have at most, by model and node.
-        entrances: Where queries arrive, by model; None: at each node alone.
+        entrances: Entrances of each model, by its name; None: each node is the only one.
     """
     tables: dict[str, dict[str, ClusterTable]] = {}
     for name, report in reports.items():

@@ -11,6 +11,7 @@ from tidal.arlo.scheduling import MIN_GAIN
 from tidal.cluster.leaving import stay, stop
 from tidal.cluster.membership import NodeOptions, join, start, up
 from tidal.cluster.records import HEAD, ClusterRecord, entrances_file, records
+from tidal.cluster.redis import check_redis
 from tidal.commands.cluster_file import PORT, HeadFile, NodeFile, NodeName, own_name
 from tidal.commands.cluster_nodes import CaFile, CertificateFile, KeyFile, node_tls
 from tidal.commands.cluster_options import (
@@ -81,6 +82,14 @@ def start_head(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Accept processes without the cluster's secret.")
     ] = False,
+    redis: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Redis that has the head's state: a lost head continues when it is started again.",
+            show_default="a lost head's nodes have to join again",
+        ),
+    ] = None,
     block: Block = False,
     config: HeadFile = None,
     as_json: AsJson = False,
@@ -96,15 +105,19 @@ def start_head(
     all devices are used, from Ray's autoscaler if there is one, and drains a node that was not required for three
     periods.
 
+    With `--redis` the nodes of a lost head stay in the cluster if the same command is run again within a minute. Redis
+    must have no password, so only these machines may reach it. `tidal cluster stop` removes the state.
+
     ```
     tidal cluster start --host 10.0.0.1
     tidal cluster start --host 10.0.0.1 --period 60 --metrics-port 8005
     tidal cluster start --autoscale --max-instances 8 --max-nodes 4
+    tidal cluster start --host 10.0.0.1 --token-file cluster.token --redis 10.0.0.5:6379
     tidal cluster start --config cluster.yaml
     ```
 
-    Exit codes: **0** it runs, or `--block` ended by a signal, **1** a head runs already, a port is in use, Ray is not
-    installed, does not start, or ended while `--block` waited, **2** wrong usage.
+    Exit codes: **0** it runs, or `--block` ended by a signal, **1** a head runs already, a port is in use, Redis does
+    not answer, Ray is not installed, does not start, or ended while `--block` waited, **2** wrong usage.
     """
     settings = plan_settings(
         period, min_gain, scaling_settings(autoscale, min_instances, max_instances, min_nodes, max_nodes)
@@ -112,10 +125,13 @@ def start_head(
     if insecure and token_file is not None:
         fail("--insecure and --token-file exclude each other: give one of them", _USAGE)
     token = secret_file(token_file)
+    if redis is not None:
+        with one_sentence(_USAGE):
+            check_redis(redis, port, kept_secret=token is not None or insecure)
     if not as_json:
         progress_note("starting the head")
     with one_sentence():
-        record = start(host, port, settings, metrics_port=metrics_port, token=token, secret=not insecure)
+        record = start(host, port, settings, metrics_port=metrics_port, token=token, secret=not insecure, redis=redis)
     if as_json:
         print_json(_facts(record))
     else:

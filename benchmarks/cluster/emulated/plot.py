@@ -11,7 +11,7 @@ from benchmarks.plots import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LABELS = {"arlo": "Arlo", "dt_1.22": "DT 1.22", "dt_1.52": "DT 1.52", "infaas": "INFaaS", "st": "ST"}
+_LABELS = {"arlo": "Arlo", "dt_1.22": "DT 1.22", "dt_1.54": "DT 1.54", "infaas": "INFaaS", "st": "ST"}
 _COLOURS = style.colours(list(_LABELS), ["arlo"])
 
 
