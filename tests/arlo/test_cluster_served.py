@@ -16,6 +16,7 @@ import pytest
 
 from testing.certificates import write_self_signed
 from testing.metrics import published
+from testing.network import cuttable
 from testing.processes import tritonserver_of
 from testing.serving import TIDAL, tidal_in_process
 from testing.waiting import until
@@ -147,6 +148,23 @@ def test_a_frozen_server_costs_no_query(nodes: dict[str, RunningServer]) -> None
             frozen.resume()
         assert until(lambda: remote(nodes["a"]) == 3, 60)
     assert load.failures == []
+
+
+def test_a_cut_network_costs_no_query_at_either_node(nodes: dict[str, RunningServer]) -> None:
+    """A proxy between the nodes drops everything and closes nothing, as a firewall does."""
+    with cuttable(nodes["b"].state.grpc) as link:
+        assert cluster(nodes, "connect", "tiny", f"b={link.address}").returncode == 0
+        assert until(lambda: remote(nodes["a"]) == 3)
+        with Traffic(nodes["a"].grpc, "tiny") as here, Traffic(nodes["b"].grpc, "tiny") as there:
+            before = ran(nodes["b"], 16)
+            assert until(lambda: ran(nodes["b"], 16) > before, 60)
+            link.cut()
+            assert until(lambda: remote(nodes["a"]) == 0, 30)
+            answered = here.answered, there.answered
+            assert until(lambda: here.answered > answered[0] + 50 and there.answered > answered[1] + 50, 60)
+            link.heal()
+            assert until(lambda: remote(nodes["a"]) == 3, 60)
+        assert (here.failures, there.failures) == ([], [])
 
 
 def test_a_disconnected_node_gets_no_queries(nodes: dict[str, RunningServer]) -> None:
