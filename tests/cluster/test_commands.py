@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from testing.serving import tidal_in_process
+from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import ClusterRecord, StartedProcess, records, write_record
+from tidal.cluster.scaling import ScalingSettings
 
 Run = Callable[..., Any]
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
@@ -52,12 +54,26 @@ def free_port() -> int:
         (["start", "--autoscale", "--min-nodes", "2"], 2, "--min-nodes 2 needs --max-nodes"),
         (["start", "--autoscale", "--max-instances", "0"], 2, "--max-instances must be at least 1, the minimum, got 0"),
         (["start", "--metrics-port", "70000"], 2, "Invalid value for '--metrics-port'"),
+        (["up", ".", "--local", "2", "--min-instances", "4"], 2, "--min-instances 4 needs --autoscale"),
         (["up", "none", "--local", "2"], 1, "model repository 'none' is not a folder"),
     ],
 )
 def test_bad_input(run: Run, words: list[str], code: int, message: str) -> None:
     outcome = run(*words)
     assert (outcome.returncode, message in outcome.stderr) == (code, True), outcome.stderr
+
+
+def test_local_nodes_are_scaled_as_others(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[PlanSettings] = []
+
+    def up(count: int, repository: Path, settings: PlanSettings, *_: object) -> ClusterRecord:
+        given.append(settings)
+        return record("head", tmp_path, 1, os.getpid())
+
+    monkeypatch.setattr("tidal.commands.cluster_members.up", up)
+    for options in ([], ["--autoscale", "--min-instances", "4", "--max-instances", "6"]):
+        assert run("up", str(tmp_path), "--local", "2", *options).returncode == 0
+    assert [each.scaling for each in given] == [None, ScalingSettings(4, 6, 1, None)]
 
 
 @pytest.mark.parametrize("words", [["start"], ["join", "127.0.0.1:6379"]])

@@ -23,6 +23,7 @@ from tests.deploy.prometheus import PROMETHEUS, started
 from tests.deploy.queries import queries
 from tidal.repository.cluster_table import ClusterTable, RemoteNode, read_cluster_table, write_cluster_table
 from tidal.server.endpoints import choose_port
+from tidal.server.state import ServerState
 from tidal_client import Client
 
 pytestmark = [
@@ -65,6 +66,11 @@ def check_pages(state: dict[str, Any], found: dict[str, Values]) -> None:
     summed = {length: sum(model["instances"][length] for model in its.values()) for length in its["n1"]["instances"]}
     assert of(controller, "instances", model="tiny") == of(controller, "planned_instances", model="tiny") == summed
     assert of(controller, "devices") == {"tiny": 6}
+
+
+def table_of(server: ServerState) -> ClusterTable:
+    """Return what the controller wrote for the front of a server."""
+    return read_cluster_table(server.repository / "tiny")
 
 
 def start_of(page: Values, what: str) -> float:
@@ -122,6 +128,9 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
         assert answered(50)
         assert until(lambda: gateway.ready() and health(gateway) == (2, 2))
         assert {classified(gateway) for _ in range(4)} == {200}
+        # Both loads take as much as they get, so each entrance has about half of the queries.
+        assert until(lambda: all(0.25 < table_of(each).share < 0.75 for each in servers.values()))
+        assert [list(table_of(each).nodes) for each in servers.values()] == [["n2"], ["n1"]]
 
         first_pages = pages(before)
         check_pages(before, first_pages)

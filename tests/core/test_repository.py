@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tidal.repository.entries import KEPT_VERSIONS, ModelEntry, model_entries, write_atomically
@@ -50,6 +51,14 @@ def test_models_are_folders_with_a_config_or_a_version(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "README").write_text("")
     assert [e.name for e in model_entries(tmp_path)] == ["a", "b"]
+
+
+def test_several_threads_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "servers.json"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: write_atomically(path, str(number)), range(200)))
+    assert int(path.read_text()) < 200
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_atomic_write_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:

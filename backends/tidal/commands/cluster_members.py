@@ -15,10 +15,13 @@ from tidal.cluster.redis import check_redis
 from tidal.commands.cluster_file import PORT, HeadFile, NodeFile, NodeName, own_name
 from tidal.commands.cluster_nodes import CaFile, CertificateFile, KeyFile, node_tls
 from tidal.commands.cluster_options import (
+    Autoscale,
     Block,
     Devices,
+    MaxInstances,
     MetricsPort,
     MinGain,
+    MinInstances,
     Period,
     plan_settings,
     scaling_settings,
@@ -37,25 +40,9 @@ def start_head(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port that nodes join at, 0 for a free one.")] = PORT,
     period: Period = 120.0,
     min_gain: MinGain = MIN_GAIN,
-    autoscale: Annotated[
-        bool, typer.Option("--autoscale", help="Use as many devices as the latency requires, instead of all.")
-    ] = False,
-    min_instances: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Minimum number of instances per model, with --autoscale.",
-            show_default="1, and one per node",
-        ),
-    ] = None,
-    max_instances: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Maximum number of instances per model, with --autoscale.",
-            show_default="as many as devices hold",
-        ),
-    ] = None,
+    autoscale: Autoscale = False,
+    min_instances: MinInstances = None,
+    max_instances: MaxInstances = None,
     min_nodes: Annotated[
         int | None,
         typer.Option(
@@ -212,6 +199,9 @@ def up_local(
     local: Annotated[int, typer.Option("--local", min=1, max=64, metavar="N", help="Number of nodes on this machine.")],
     period: Period = 120.0,
     min_gain: MinGain = MIN_GAIN,
+    autoscale: Autoscale = False,
+    min_instances: MinInstances = None,
+    max_instances: MaxInstances = None,
     devices: Devices = None,
     as_json: AsJson = False,
 ) -> None:
@@ -223,11 +213,13 @@ def up_local(
 
     ```
     tidal cluster up --local 2 model_repository
+    tidal cluster up --local 3 model_repository --devices 4 --autoscale
     ```
 
     Exit codes: **0** all serve, **1** a server or Ray does not start; nothing is left running, **2** wrong usage.
     """
-    settings = plan_settings(period, min_gain)
+    scaling = scaling_settings(autoscale, min_instances, max_instances, None, None)
+    settings = plan_settings(period, min_gain, scaling)
     with one_sentence():
         if not repository.is_dir():
             raise NotFound(f"model repository '{repository}' is not a folder")

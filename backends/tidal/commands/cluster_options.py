@@ -28,6 +28,24 @@ MetricsPort = Annotated[
     int, typer.Option(min=0, max=65535, metavar="PORT", help="Port of Prometheus metrics on --host, 0 for a free one.")
 ]
 
+Autoscale = Annotated[
+    bool, typer.Option("--autoscale", help="Use as many devices as the latency requires, instead of all.")
+]
+MinInstances = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Minimum number of instances per model, with --autoscale.", show_default="1, and one per node"
+    ),
+]
+MaxInstances = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Maximum number of instances per model, with --autoscale.",
+        show_default="as many as devices hold",
+    ),
+]
+
 Block = Annotated[
     bool,
     typer.Option("--block", help="Keep running until a signal, then end what was started; for containers and systemd."),

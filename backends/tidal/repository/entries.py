@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,8 +104,8 @@ def model_entries(repository: Path) -> list[ModelEntry]:
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Write a file atomically: readers see the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a file atomically: readers see the old content or the new, never a part. Several threads may write it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(content)
         file.flush()
