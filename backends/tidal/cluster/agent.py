@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from tidal import device
+from tidal.cluster.builds import NodeDevice
 from tidal.cluster.metrics_page import MetricsPage, PageAddress
 from tidal.cluster.node_metrics import NodeMetrics
 from tidal.cluster.reports import NodeReport
@@ -139,6 +141,13 @@ class NodeAgent:
         self._write_entrances([entrance] if entrance else ())
         for model in models:
             self._server.write_table(model, ClusterTable(nodes={}))
+
+    def device(self) -> NodeDevice:
+        """Return what versions for this node are built for: its GPU, or else its processor."""
+        import ray
+
+        found = device.gpu() if device.has_gpu() else device.cpu()
+        return NodeDevice(ray.get_runtime_context().get_node_id(), str(found))
 
     def plans(self) -> dict[str, Any]:
         """Return the last plan of each model, as the controller passed them."""

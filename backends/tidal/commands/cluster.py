@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidal.commands.cluster_build import build_on_nodes
 from tidal.commands.cluster_members import join_cluster, start_head, stop_cluster, up_local
 from tidal.commands.cluster_nodes import connect_nodes, disconnect_nodes, list_nodes
 from tidal.commands.cluster_progress import transfer_bars
@@ -34,8 +35,8 @@ cluster = typer.Typer(
 
 A cluster is a head and nodes. A node is a machine with a running `tidal serve`; the head's controller shares the
 devices of all nodes among the runtimes of partitioned models. Queries go from node to node, never through the head. The
-commands `start`, `join`, `up`, `status`, `drain` and `stop` require the extra `ray`. Nodes can also be connected by
-hand, without a head: `connect`, `disconnect` and `nodes`.
+commands `start`, `join`, `up`, `status`, `drain`, `build` and `stop` require the extra `ray`. Nodes can also be
+connected by hand, without a head: `connect`, `disconnect` and `nodes`.
 
 ```
 tidal cluster start --host 10.0.0.1                   on the head
@@ -60,7 +61,7 @@ Exit codes:
 - **0** done
 - **1** a version was refused, the store failed, or a node does not serve the model; the same command continues
 - **2** wrong usage, an unknown scheme, or the extra that a scheme needs is not installed
-- **3** `join`: no server runs; `status`, `drain`: this machine is in no cluster, or its head does not answer
+- **3** `join`: no server runs; `status`, `drain`, `build`: this machine is in no cluster, or its head does not answer
 """,
 )
 cluster.command("start")(start_head)
@@ -69,6 +70,7 @@ cluster.command("up")(up_local)
 cluster.command("status")(show_status)
 cluster.command("drain")(drain_node)
 cluster.command("stop")(stop_cluster)
+cluster.command("build")(build_on_nodes)
 cluster.command("connect")(connect_nodes)
 cluster.command("disconnect")(disconnect_nodes)
 cluster.command("nodes")(list_nodes)
