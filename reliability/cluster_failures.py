@@ -106,7 +106,7 @@ def drain_node(running: ClusterUnderTest) -> Outcome:
     moment = time.monotonic()
     drained = running.commands.outcome("drain", LOST)
     wrong = [f"drain: {drained.stderr}"] if drained.returncode else []
-    wrong += _waited(lambda: running.used_by(KEPT) == 0, "the other front uses the drained node")
+    wrong += _waited(lambda: running.used(KEPT, LOST) == 0, "the other front uses the drained node")
     again = running.commands.outcome("drain", LOST, "--undo")
     wrong += [f"drain --undo: {again.stderr}"] if again.returncode else []
     return moment, wrong + _waited(running.steady, "the node is not used again")
@@ -124,9 +124,9 @@ def kill_node(running: ClusterUnderTest) -> Outcome:
     def planned() -> bool:
         state = running.status()
         devices = state["plans"].get(running.split, {}).get("devices", {})
-        return [each["node"] for each in state["nodes"]] == [KEPT] and list(devices) == [KEPT]
+        return [each["node"] for each in state["nodes"]] == _left(running) == sorted(devices)
 
-    wrong = _waited(lambda: running.used_by(KEPT) == 0, "the other front uses the lost node")
+    wrong = _waited(lambda: running.used(KEPT, LOST) == 0, "the other front uses the lost node")
     return moment, wrong + _waited(planned, "the controller plans with the lost node")
 
 
@@ -134,7 +134,8 @@ def kill_raylet(running: ClusterUnderTest) -> Outcome:
     """Kill the raylet of a node: Ray there ends, its server goes on."""
     moment = _kill_named(running, LOST, "raylet")
     return moment, _waited(
-        lambda: [each["node"] for each in running.status()["nodes"]] == [KEPT], "the controller knows the lost node"
+        lambda: [each["node"] for each in running.status()["nodes"]] == _left(running),
+        "the controller knows the lost node",
     )
 
 
@@ -142,7 +143,7 @@ def kill_head(running: ClusterUnderTest) -> Outcome:
     """Kill the GCS: Ray ends on the head, then on the nodes; fronts keep their tables."""
     tables = _tables(running)
     moment = _kill_named(running, "head", "gcs_server")
-    left = running.commands.ray_processes("head", KEPT)
+    left = running.commands.ray_processes("head", *_left(running))
     end = time.monotonic() + _RAY_ENDS_S
     while any(map(runs, left)) and time.monotonic() < end:
         time.sleep(_RAY_POLL_S)
@@ -183,5 +184,11 @@ def _kill_named(running: ClusterUnderTest, name: str, program: str) -> float:
     return _kill(process.pid)
 
 
+def _left(running: ClusterUnderTest) -> list[str]:
+    """Return the nodes other than the one that is lost."""
+    return [name for name in running.names if name != LOST]
+
+
 def _tables(running: ClusterUnderTest) -> list[set[str]]:
-    return [set(read_cluster_table(running.server(node).repository / running.split).nodes) for node in (KEPT, LOST)]
+    repositories = [running.server(node).repository for node in running.names]
+    return [set(read_cluster_table(repository / running.split).nodes) for repository in repositories]

@@ -1,4 +1,4 @@
-"""A cluster of two nodes on this machine, for the scenario that is about clusters."""
+"""A cluster of several nodes on this machine, for the scenario that is about clusters."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from testing.metrics import published
 from testing.serving import tidal
 from testing.waiting import until
 from tidal.access_log.target import ACCESS_LOG_VARIABLE
+from tidal.cluster.local_cluster import local_names
 from tidal.repository.allocation import ALLOCATION_FILE, make_allocation, write_allocation
 from tidal.repository.names import runtime_model
 from tidal.server.local_http import open_url
@@ -28,7 +29,9 @@ _STEADY_S = 120.0
 
 
 class ClusterUnderTest:
-    """A running cluster of two nodes that share a partitioned model and serve another model each for itself.
+    """A running cluster of nodes that share a partitioned model and serve another model each for itself.
+
+    Clients use two of its entrances.
 
     Args:
         folder: Folder for its state and files, which must exist.
@@ -36,9 +39,11 @@ class ClusterUnderTest:
         split: Name of the partitioned model.
         lengths: `max_length` of its runtimes in tokens.
         other: Name of the other model.
+        nodes: Number of nodes.
 
     Attributes:
         commands: Commands of the cluster.
+        names: Names of the nodes.
         split: Name of the partitioned model.
         lengths: `max_length` of its runtimes in tokens.
         models: Names of the models that clients send requests to.
@@ -47,7 +52,10 @@ class ClusterUnderTest:
         left: Processes and files that are left after its end.
     """
 
-    def __init__(self, folder: Path, repository: Path, split: str, lengths: Sequence[int], other: str) -> None:
+    def __init__(
+        self, folder: Path, repository: Path, split: str, lengths: Sequence[int], other: str, nodes: int = 2
+    ) -> None:
+        self.names = local_names(nodes)
         self.commands = LocalCluster(folder / "cluster", tidal)
         self.split, self.models = split, (split, other)
         self.log = folder / "requests.jsonl"
@@ -63,13 +71,13 @@ class ClusterUnderTest:
         write_allocation(self._repository / split, make_allocation(dict.fromkeys(lengths, 1)))
 
     def start(self) -> None:
-        """Start it, and wait until both nodes use each other.
+        """Start it, and wait until the nodes use each other.
 
         Raises:
             RuntimeError: They do not in time.
         """
         devices = str(len(self.lengths))
-        self.commands.run("up", "--local", "2", str(self._repository), "--devices", devices)
+        self.commands.run("up", "--local", str(len(self.names)), str(self._repository), "--devices", devices)
         if not until(self.steady, _STEADY_S):
             raise RuntimeError(f"the nodes do not use each other: {self.commands.status()}")
         self.right = right_answers(self.server(KEPT).grpc, self.models)
@@ -90,14 +98,15 @@ class ClusterUnderTest:
         return ClusterLoad(grpc, http, self.right, f"{self._name}-{self._loads}")
 
     def steady(self) -> bool:
-        """Whether both nodes serve by a plan that is done, and their fronts use each other's instances."""
-        used = [self.used_by(node) for node in (KEPT, LOST)]
-        return used == [len(self.lengths)] * 2 and steady(self.status(), self.split)
+        """Whether all nodes serve by a plan that is done, and their fronts use each other's instances."""
+        pairs = [(node, other) for node in self.names for other in self.names if node != other]
+        used = {self.used(node, other) for node, other in pairs}
+        return used == {len(self.lengths)} and steady(self.status(), self.split)
 
-    def used_by(self, node: str) -> int:
-        """Return how many instances of the other node a node's front uses; -1 while its server does not answer."""
+    def used(self, node: str, other: str) -> int:
+        """Return how many instances of another node a node's front uses; -1 while its server does not answer."""
         try:
-            return int(remote_instances(self.server(node), self.split))
+            return int(remote_instances(self.server(node), self.split, node=other))
         except (OSError, ValueError):
             return -1
 
@@ -107,7 +116,7 @@ class ClusterUnderTest:
         return json.loads(outcome.stdout) if not outcome.returncode else {"controller": {}, "nodes": [], "plans": {}}
 
     def crossed(self, requests: int) -> int:
-        """Send requests to the entrance that stays; return how many of their queries ran on the other node.
+        """Send requests to the entrance that stays; return how many of their queries ran on other nodes.
 
         Args:
             requests: Number of requests.
@@ -118,16 +127,19 @@ class ClusterUnderTest:
         return self._ran() - before
 
     def _ran(self) -> int:
-        """Return how many queries the instances of the node that is lost have run."""
-        with open_url(f"http://{self.server(LOST).metrics}/metrics", 10) as response:
-            page = str(response.read().decode())
-        models = [runtime_model(self.split, length) for length in self.lengths]
-        return int(sum(published(page, "nv_inference_count", model=model) for model in models))
+        """Return how many queries the instances of the nodes other than the one that stays have run."""
+        models, total = [runtime_model(self.split, length) for length in self.lengths], 0.0
+        for name in self.names:
+            if name != KEPT:
+                with open_url(f"http://{self.server(name).metrics}/metrics", 10) as response:
+                    page = str(response.read().decode())
+                total += sum(published(page, "nv_inference_count", model=model) for model in models)
+        return int(total)
 
 
 @contextmanager
 def cluster_under_test(
-    folder: Path, repository: Path, split: str, lengths: Sequence[int], other: str
+    folder: Path, repository: Path, split: str, lengths: Sequence[int], other: str, nodes: int = 2
 ) -> Iterator[ClusterUnderTest]:
     """Run a cluster until the block ends.
 
@@ -137,8 +149,9 @@ def cluster_under_test(
         split: Name of the partitioned model.
         lengths: `max_length` of its runtimes in tokens.
         other: Name of the other model.
+        nodes: Number of nodes.
     """
-    running = ClusterUnderTest(Path(mkdtemp(prefix="cluster-", dir=folder)), repository, split, lengths, other)
+    running = ClusterUnderTest(Path(mkdtemp(prefix="cluster-", dir=folder)), repository, split, lengths, other, nodes)
     try:
         running.start()
         yield running

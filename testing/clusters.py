@@ -138,12 +138,13 @@ def steady(state: dict[str, Any], model: str) -> bool:
     )
 
 
-def remote_instances(server: ServerState, model: str) -> float:
+def remote_instances(server: ServerState, model: str, **labels: str) -> float:
     """Return the number of instances of other nodes that a server's front uses.
 
     Args:
         server: State of the server.
         model: Name of the partitioned model.
+        labels: Further labels, such as the node of the instances.
     """
     with open_url(f"http://{server.metrics}/metrics", 10) as response:
-        return published(str(response.read().decode()), "tidal_arlo_remote_instances", model=model)
+        return published(str(response.read().decode()), "tidal_arlo_remote_instances", model=model, **labels)

@@ -1,4 +1,4 @@
-"""The parts of a cluster of two nodes that are killed, paused and drained under load at both entrances."""
+"""The parts of a cluster that are killed, paused and drained under load at two entrances."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from testing.cascades import SMALL
 from testing.clusters import runs
 
 DISPATCHED_AGAIN_S = 2.0
+_NODES = 3
 # Queries sent within this time after a failure count for the time until they are dispatched again.
 _AFTER_S = 5.0
 # Time within which a server that fails has ended.
@@ -67,7 +68,7 @@ class ClusterResult:
 
     Attributes:
         found: Result of each failure, by what happens.
-        crossed: Queries of a lone entrance that ran on the other node, by cluster.
+        crossed: Queries of a lone entrance that ran on other nodes, by cluster.
         twice: Ids of requests that were answered twice.
         left: Processes and files that were left.
         requests: Number of requests that were sent.
@@ -91,7 +92,7 @@ def run(target: ServerUnderTest) -> list[Guarantee]:
     for _ in range(rounds):
         for failures in (IN_ONE_CLUSTER, OF_RAY):
             models = target.repository.folder, SPLIT, [*LATENCIES_MS], SMALL
-            with cluster_under_test(target.folder, *models) as running:
+            with cluster_under_test(target.folder, *models, nodes=2 if target.quick else _NODES) as running:
                 fail_in_turn(running, failures, requests, result)
             result.left += running.left
     return rows(result, quick=target.quick)
@@ -144,7 +145,7 @@ def rows(result: ClusterResult, *, quick: bool) -> list[Guarantee]:
     return [
         *table,
         Guarantee(
-            "cluster: queries of one entrance that ran on the other node (control)",
+            "cluster: queries of one entrance that ran on other nodes (control)",
             clusters * _CONTROL,
             0,
             0,

@@ -69,8 +69,8 @@ def test_what_clients_see_of_a_failure_is_judged(fields: dict[str, Any], what: s
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        ({"crossed": [50, 3]}, "ran on the other node (control)"),
-        ({"crossed": []}, "ran on the other node (control)"),
+        ({"crossed": [50, 3]}, "ran on other nodes (control)"),
+        ({"crossed": []}, "ran on other nodes (control)"),
         ({"twice": ["split-1"]}, "answered twice"),
         ({"left": ["process 7"]}, "left after its end"),
     ],
