@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from testing.waiting import until
@@ -55,6 +57,16 @@ def test_lines_become_rows_in_their_order(url: str, lines: Path, tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npy", "texts.txt"]
     again = _embed(lines, "--model", "embedder", "--out", out, "--url", url)
     assert (again.exit_code, "exists; delete it or give another name" in _plain(again.stderr)) == (2, True)
+
+
+def test_a_terminal_shows_a_bar(url: str, lines: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    terminal = Console(file=shown, force_terminal=True, width=100)
+    monkeypatch.setattr("tidal_client.commands.embed.Console", lambda stderr: terminal)
+    done = _embed(lines, "--model", "embedder", "--out", tmp_path / "out.npy", "--url", url)
+    assert done.exit_code == 0, done.output
+    assert "101/101" in _plain(shown.getvalue())
+    assert "━" in shown.getvalue()
 
 
 def test_options_determine_the_vectors(server: ProbeServer, lines: Path, tmp_path: Path) -> None:

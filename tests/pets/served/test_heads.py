@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from testing.metrics import published
 from testing.pets import MADE, Base
 from testing.task_heads import MAX_MASKS, PROMPTS, answer_or_none, entities, expected, random_head
 from testing.truth import Truth, random_terms
@@ -260,6 +262,26 @@ def test_options_and_requested_outputs(served: Served, tasks: Tasks) -> None:
         listed = client.infer("full", text, task="topics", outputs=["labels"], threshold=0.0)["labels"][0, 0]
         assert len(json.loads(listed)) == 3
         assert "label" not in client.infer("full", text, task="stars")
+
+
+def test_answers_are_counted_by_task(served: Served, tasks: Tasks) -> None:
+    """By kind of task, of which two tasks here are embeddings; what earlier tests asked may be published late."""
+    kinds = Counter(task for task, *_ in TASKS.values())
+    least = {f"answered_{what}_total": times for what, times in (("requests", 1), ("rows", 2), ("tokens", 6))}
+
+    def read() -> dict[tuple[str, str], float]:
+        page = served.server.metrics_text()
+        pairs = [(family, task) for family in (*least, "found_total") for task in kinds]
+        return {(f, task): published(page, f"tidal_pets_{f}", model="full", task=task) for f, task in pairs}
+
+    before = read()
+    wanted = {(family, task): times * kinds[task] for family, times in least.items() for task in kinds}
+    wanted["found_total", "fill-mask"] = 2
+    with Client(served.url("grpc")) as client:
+        for name, (task, *_) in TASKS.items():
+            query = ("[MASK] hotel" if task == "fill-mask" else "hotel", "hotel" if task in PAIRED else None)
+            client.infer("full", inputs_of(query, query), task=name)
+    assert until(lambda: all(value - before[key] >= wanted.get(key, 0) for key, value in read().items()))
 
 
 def test_a_file_is_embedded_by_a_task(served: Served, tasks: Tasks, tmp_path: Path) -> None:
