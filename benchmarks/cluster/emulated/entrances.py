@@ -43,7 +43,7 @@ def measure(report: Report, source: Path, data: ClusterData, stream: Stream, str
         quick: Whether to run one round.
     """
     # Ten devices of Bert-Base are busy for 70 % of the time with these lengths.
-    setting = Setting("entrances", stream, sum(_NODES.values()), 4000, (SystemName.ARLO,), False, (2, 6))
+    setting = Setting("entrances", stream, sum(_NODES.values()), 4000, (SystemName.ARLO,), False, (1, 2))
     rows: list[tuple[int, EmulatedRun]] = []
     ratios, seconds, rounds = [], setting.seconds[0 if quick else 1], 1 if quick else 3
     instances = _plan(data, setting)
