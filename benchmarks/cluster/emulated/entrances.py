@@ -29,9 +29,11 @@ from tidal.simulator.arlo import SystemName
 MODEL = "arlo_nodes"
 _NODES = {"a": 3, "b": 3, "c": 2, "d": 2}
 _TABLE_READ_S = 1.0
+# Queries per second, and seconds of a round, in the paper's time.
+_RATE, _SECONDS, _ROUNDS = 3000, 2, 3
 
 
-def measure(report: Report, source: Path, data: ClusterData, stream: Stream, stretch: float, *, quick: bool) -> None:
+def measure(report: Report, source: Path, data: ClusterData, stream: Stream, stretch: float) -> None:
     """Compare four entrances with one, on the same servers, devices and arrivals.
 
     Args:
@@ -40,19 +42,17 @@ def measure(report: Report, source: Path, data: ClusterData, stream: Stream, str
         data: Arrivals and lengths.
         stream: Model and objective.
         stretch: Factor on all times.
-        quick: Whether to run one round.
     """
-    # Ten devices of Bert-Base are busy for 70 % of the time with these lengths.
-    setting = Setting("entrances", stream, sum(_NODES.values()), 4000, (SystemName.ARLO,), False, (1, 2))
+    setting = Setting("entrances", stream, sum(_NODES.values()), _RATE, (SystemName.ARLO,), False, (_SECONDS,) * 2)
     rows: list[tuple[int, EmulatedRun]] = []
-    ratios, seconds, rounds = [], setting.seconds[0 if quick else 1], 1 if quick else 3
+    ratios = []
     instances = _plan(data, setting)
     with _serving(source, setting, stretch, instances) as servers:
-        for seed in range(rounds):
-            requests = requests_of(data, setting, seconds, 20 + seed)
+        for seed in range(_ROUNDS):
+            requests = requests_of(data, setting, _SECONDS, 20 + seed)
             found = {}
             for number in (1, 4) if seed % 2 == 0 else (4, 1):
-                progress(f"{number} of 4 entrances, round {seed + 1} of {rounds}, {len(requests.times)} queries")
+                progress(f"{number} of 4 entrances, round {seed + 1} of {_ROUNDS}, {len(requests.times)} queries")
                 _write_tables(servers, instances, number)
                 urls = [server.grpc for server in list(servers.values())[:number]]
                 found[number] = run(urls, MODEL, requests, stretch)
@@ -74,7 +74,7 @@ def measure(report: Report, source: Path, data: ClusterData, stream: Stream, str
         str(number): [{"mean_ms": each.mean_ms, "p98_ms": each.p98_ms} for n, each in rows if n == number]
         for number in (1, 4)
     }
-    note = f"medians of {rounds} rounds, {min(ratios):.3f} to {max(ratios):.3f}; four servers on this machine"
+    note = f"medians of {_ROUNDS} rounds, {min(ratios):.3f} to {max(ratios):.3f}; four servers on this machine"
     report.claims.append(Claim("multi_entrance_penalty[4]", "<= 1.10", statistics.median(ratios), note=note))
 
 

@@ -19,13 +19,14 @@ _COLOURS = style.colours(list(_LABELS), ["arlo"])
 def plot(document: Mapping[str, Any], file: Path) -> None:
     """Draw the report's JSON document into a PNG or SVG."""
     measured = document["measured"]
-    settings, rates = measured["settings"], measured.get("rates", {})
-    figure, panels = style.panels(len(settings) + bool(rates) + 1, width=4.2)
+    settings, rates, entrances = measured["settings"], measured.get("rates", {}), measured.get("entrances", {})
+    figure, panels = style.panels(len(settings) + bool(rates) + bool(entrances), width=4.2)
     for axes, (title, systems) in zip(panels, settings.items(), strict=False):
         _latencies(axes, title.partition(": ")[2], systems)
     if rates:
         _rates(panels[len(settings)], rates)
-    _entrances(panels[-1], measured["entrances"])
+    if entrances:
+        _entrances(panels[-1], entrances)
     title = f"Arlo's testbed on real servers whose devices wait; all times were stretched {measured['stretch']:g} times"
     style.finish(figure, title, document["machine"], file)
 
