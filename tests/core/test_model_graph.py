@@ -153,6 +153,18 @@ def closure(edges: Mapping[str, set[str]], model: str) -> set[str]:
     return found
 
 
+def test_an_ensemble_of_a_runtime_is_loaded_after_the_front_that_brings_it(tmp_path: Path) -> None:
+    own = {name: (f"{name}_l0", f"{name}_l1") for name in CASCADES}
+    fronts: dict[str, Any] = {"f": ([16], [16, 32]), "g": ([16], [16])}
+    steps = {"s": ["f_len16"], "t": ["s", "f"], "u": ["a"]}
+    world = {"fronts": fronts, "levels": {name: list(its) for name, its in own.items()}, "steps": steps, "own": own}
+    write_world(tmp_path, world)
+    control = ServingControl(repository=tmp_path, watched=set())
+    change.load(control, tmp_path, "t")
+    complete(control, direct(world))
+    assert set(control.served) == {"f_len16", "f_len32", "f", "s", "t"}
+
+
 @settings(max_examples=12, deadline=None)
 @given(worlds(), st.data())
 def test_walks_agree_with_the_transitive_closure(world: dict[str, Any], data: st.DataObject) -> None:

@@ -161,7 +161,7 @@ def test_requests_are_sent_together_and_hold_no_threads(folder: Path) -> None:
         run.submit(*requests)
         first, second = run.models
         assert first.submissions == [64]
-        assert threading.active_count() == threads
+        assert threading.active_count() <= threads  # those of earlier tests may end
         first.reply(first.take())
         assert second.submissions == [32]  # re-routed queries go on together
         assert [each.answered for each in requests] == [bool(number % 2) for number in range(64)]

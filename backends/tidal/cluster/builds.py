@@ -119,7 +119,7 @@ def run_builds(
 
     Args:
         ray: The module `ray`, connected.
-        builds: What to build where.
+        builds: Builds of the classes of devices.
         specs: Absolute paths of the specs, on every node that builds.
         names: Names of their models.
     """

@@ -65,11 +65,13 @@ def load(control: ServerControl, repository: Path | None, model: str) -> str:
     """
     graph = ModelGraph.read(repository)
     order = graph.load_order([model])
-    with_fronts = {runtime for each in order if graph.partitioned(each) for runtime in graph.requires(each)}
+    # Runtimes load with their fronts, and an ensemble of a runtime after it; a front requires nothing else.
+    fronts = [each for each in order if graph.partitioned(each)]
+    with_fronts = {runtime for each in fronts for runtime in graph.requires(each)}
     kept = {required for each in order for required in graph.requires(each)}
     lines = [
         line
-        for each in order
+        for each in (*fronts, *(each for each in order if each not in fronts))
         if each != model and each not in with_fronts
         for line in _load_with_owned(control, graph, each, kept)
     ]
