@@ -15,6 +15,7 @@ from benchmarks.arlo_cluster import plot as arlo_cluster
 from benchmarks.batcher import plot as batcher
 from benchmarks.client_cost import plot as client_cost
 from benchmarks.cluster import plot as cluster
+from benchmarks.cluster.emulated import plot as emulated
 from benchmarks.compositions import decoder_tasks, shared_level, shared_prepare
 from benchmarks.compositions import plot as compositions
 from benchmarks.encoders import plot as encoders
@@ -49,7 +50,9 @@ FIGURES: dict[str, Draw] = {
     "tabi": tabi.save,
     "amd-epyc-avx2/encoders": encoders.save,
     "amd-epyc-avx2/gateway": gateway.plot,
+    "intel-xeon-amx/arlo": arlo.save,
     "intel-xeon-amx/cluster": cluster.plot,
+    "intel-xeon-amx/emulated": emulated.plot,
     "intel-xeon-amx/encoders": encoders.save,
     "intel-xeon-amx/inflation": inflation.plot,
     "intel-xeon-amx/replan": cluster.plot_replan,
