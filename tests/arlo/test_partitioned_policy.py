@@ -30,6 +30,19 @@ class TestRunning:
         assert policy.can_start
         assert start(policy).queries == [queries[2]]
 
+    def test_an_instance_can_be_given_the_next_query_while_it_runs_one(self) -> None:
+        policy = simple([0, 0, 1], depth=2)
+        queries = [ArloQuery(10, float(t)) for t in range(4)]
+        for query in queries:
+            policy.submit(query)
+        first, second = start(policy), start(policy)
+        assert [first.queries, second.queries] == [[queries[0]], [queries[1]]]
+        assert not policy.can_start
+        assert policy.outstanding == [0, 0, 4]
+        policy.finished(first)
+        assert start(policy).queries == [queries[2]]
+        assert policy.next_batch(0.0) is None
+
     def test_an_idle_instance_does_not_run_the_queue_of_another(self) -> None:
         policy = simple([1, 0, 1])
         for _ in range(5):
@@ -219,12 +232,12 @@ _EVENTS = st.lists(
 )
 
 
-@given(events=_EVENTS)
+@given(events=_EVENTS, depth=st.integers(1, 3))
 @settings(max_examples=150, deadline=None)
 def test_no_query_is_lost_duplicated_or_dispatched_to_a_shorter_runtime(
-    events: list[tuple[str, int, float | None]],
+    events: list[tuple[str, int, float | None]], depth: int
 ) -> None:
-    policy = simple([1, 1, 1])
+    policy = simple([1, 1, 1], depth=depth)
     submitted: list[ArloQuery] = []
     left: list[ArloQuery] = []
     running: list[ArloBatch] = []  # `held`: batches whose queries were requeued
@@ -239,14 +252,15 @@ def test_no_query_is_lost_duplicated_or_dispatched_to_a_shorter_runtime(
             return
         assert len(batch.queries) == 1
         assert batch.queries[0].length <= (32, 64, 128)[batch.runtime]
-        assert batch.lane not in {other.lane for other in (*running, *held)}
+        assert sum(other.lane == batch.lane for other in running) < depth
+        assert batch.lane not in {other.lane for other in held}
         running.append(batch)
         left.extend(batch.queries)
 
     def check() -> None:
         assert len(policy) == len(submitted) - len(left)
         assert sum(policy.outstanding) == len(policy) + len(running)
-        assert policy.max_concurrency == sum(policy.instances)
+        assert policy.max_concurrency == depth * sum(policy.instances)
         assert all(have >= want for have, want in zip(policy.instances, wanted, strict=True))
         extra = sum(policy.instances) - sum(wanted)
         assert extra <= len(running) + len(held)

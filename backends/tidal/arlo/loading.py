@@ -23,6 +23,9 @@ from tidal.service import Service, ServiceContext
 # queries of fast models into too many batches: 1,381 requests/s (1,255 to 1,695) instead of 1,595 (1,245 to 2,215) with
 # a one-layer model and 16 in flight, on two cores of an AMD EPYC.
 _BATCH_OVERHEAD_S = 0.3e-3
+# Queries that an instance of a partitioned model is given at a time. The front needs about 1 ms from an answer of an
+# instance to its next query, in which an instance that is given one at a time idles.
+_DEPTH = 2
 
 
 def load(context: ServiceContext, parameters: ArloParameters) -> Callable[[ServiceContext], Service]:
@@ -123,6 +126,7 @@ def _load_partitioned(
             threshold=parameters.congestion_threshold,
             decay=parameters.threshold_decay,
             peek=parameters.peek_levels,
+            depth=_DEPTH,
         )
         return PartitionedService(fresh, manifest, tokenizer, policy, runner, allocation, cutter)
 

@@ -29,7 +29,7 @@ from benchmarks.cluster.emulated.runs import (
 from benchmarks.cluster.emulated.systems import ARLO, SYSTEMS
 from benchmarks.report import Claim, Report, machine_line, progress
 from tidal.server.child import RunningServer, tidal_serve
-from tidal.simulator.arlo import SystemName
+from tidal.simulator.arlo import LengthHistory, SystemName
 from tidal.simulator.requests import Floats
 
 #: All times are this many times the paper's, so that what servers and clients cost on few cores is small beside them.
@@ -128,13 +128,15 @@ def _measure(
                 _add(report, setting, rounds)
                 found += [each[ARLO.name].errors() for each in rounds]
             if rates:
-                curves = [_round(server, models, data, each, size.rate_seconds, 7, overhead_ms) for each in rates]
+                curves = [
+                    _round(server, models, data, each, history, size.rate_seconds, 7, overhead_ms) for each in rates
+                ]
                 _add_rates(report, rates, curves)
                 found += [each[ARLO.name].errors() for each in curves]
     return found
 
 
-def _write(source: Path, repository: Path, setting: Setting, history: Any) -> dict[str, str]:
+def _write(source: Path, repository: Path, setting: Setting, history: LengthHistory) -> dict[str, str]:
     """Write all systems, and return the names of their models."""
     names: dict[str, str] = {}
     for system in SYSTEMS:
@@ -153,11 +155,12 @@ def _round(
     models: Mapping[str, str],
     data: ClusterData,
     setting: Setting,
+    history: LengthHistory,
     seconds: int,
     seed: int,
     overhead_ms: float,
 ) -> dict[str, Compared]:
-    history, requests = history_of(data, setting), requests_of(data, setting, seconds, seed)
+    requests = requests_of(data, setting, seconds, seed)
     found = {}
     for system in SYSTEMS if seed % 2 == 0 else reversed(SYSTEMS):
         progress(f"{setting.title}, round {seed + 1}: {system.title}, {len(requests.times)} queries")

@@ -15,7 +15,6 @@ from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel, check_coun
 from tidal.arlo.scheduling import capacity_within
 from tidal.errors import InvalidArgument
 
-# A call of another node takes about 1 ms longer than its inference (`remote_hop_p50_ms`).
 _REMOTE_DEPTH = 2
 _arrival, _lane = attrgetter("arrival"), attrgetter("lane")
 
@@ -25,8 +24,7 @@ class PartitionedPolicy:
 
     A lane is one instance of a runtime, with a number that is not reused. An instance runs one query at a time, the
     oldest of its queue (the paper's fixed batch size of 1). Instances of other nodes are dispatched to by the same
-    rule, and get the next query while they run one, since they would idle until it has arrived; of equally loaded
-    instances, local ones are preferred, then those of the first nodes.
+    rule; of equally loaded instances, local ones are preferred, then those of the first nodes.
 
     Args:
         runtimes: The runtimes' `max_length` in tokens, ascending.
@@ -36,6 +34,8 @@ class PartitionedPolicy:
         threshold: λ of Algorithm 1.
         decay: α of Algorithm 1.
         peek: L of Algorithm 1.
+        depth: Queries that a local instance is given at a time: with 2 it has the next one while it runs one, and does
+            not idle until that has been sent. Instances of other nodes are given 2.
 
     Raises:
         InvalidArgument: `instances` does not match the runtimes.
@@ -51,9 +51,10 @@ class PartitionedPolicy:
         threshold: float = 0.85,
         decay: float = 0.9,
         peek: int = 6,
+        depth: int = 1,
     ) -> None:
         self._threshold, self._decay, self._peek = threshold, decay, peek
-        self._share = 1.0
+        self._depth, self._share = depth, 1.0
         self._levels = [
             self._make_level(max_length, capacity_within(slo_s, latency))
             for max_length, latency in zip(runtimes, latencies_s, strict=True)
@@ -72,7 +73,7 @@ class PartitionedPolicy:
 
     @property
     def max_concurrency(self) -> int:
-        """Maximum number of concurrent batches: one per local instance and two per remote one, also leaving ones."""
+        """Maximum number of concurrent batches of all instances, including leaving ones."""
         return sum(instance.depth for instance in self._instances.values())
 
     @property
@@ -145,10 +146,7 @@ class PartitionedPolicy:
         return late
 
     def next_batch(self, now: float) -> ArloBatch | None:
-        """Return the oldest query of an instance that can start one, or None.
-
-        Call `expired` first, `finished` after it ran.
-        """
+        """Return the oldest query of an instance that can start one; call `expired` first, `finished` after it ran."""
         if not self._ready:
             return None
         instance = self._ready.popleft()
@@ -295,6 +293,6 @@ class PartitionedPolicy:
         for instance in self._leaving.values():
             if instance.runtime == runtime and instance.node == node:
                 return self._leaving.pop(instance.lane)
-        instance = RuntimeInstance(next(self._lanes), runtime, node, 1 if node is None else _REMOTE_DEPTH)
+        instance = RuntimeInstance(next(self._lanes), runtime, node, self._depth if node is None else _REMOTE_DEPTH)
         self._instances[instance.lane] = instance
         return instance
