@@ -122,7 +122,7 @@ def _measure(
             found: list[tuple[float, float]] = []
             for setting in settings:
                 rounds = [
-                    _round(server, models, data, setting, size.seconds, seed, overhead_ms)
+                    _round(server, models, data, setting, history, size.seconds, seed, overhead_ms)
                     for seed in range(size.rounds)
                 ]
                 _add(report, setting, rounds)
