@@ -126,12 +126,12 @@ def write_repository(
             )
     front = repository / PARTITIONED_MODEL
     write_allocation(front, make_allocation(instances))
-    config = _with_parameters((front / "config.pbtxt").read_text(), {"slo_ms": slo_ms})
+    config = with_parameters((front / "config.pbtxt").read_text(), {"slo_ms": slo_ms})
     (front / "config.pbtxt").write_text(config)
     bins = repository / BIN_PACKING_MODEL
     (bins / "1").mkdir(parents=True)
     config = config.replace(f'"{PARTITIONED_MODEL}"', f'"{BIN_PACKING_MODEL}"').replace('"arlo"', '"python"')
-    (bins / "config.pbtxt").write_text(_with_parameters(config, {"fill": fill, "front": PARTITIONED_MODEL}))
+    (bins / "config.pbtxt").write_text(with_parameters(config, {"fill": fill, "front": PARTITIONED_MODEL}))
     here = Path(__file__).parent
     shutil.copy(here / "bin_packing_model.py", bins / "1" / "model.py")
     shutil.copy(here / "bin_packing.py", bins / "1" / "bin_packing.py")
@@ -147,7 +147,7 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _with_parameters(config: str, parameters: dict[str, object]) -> str:
+def with_parameters(config: str, parameters: dict[str, object]) -> str:
     """Return a config.pbtxt with parameters added or replaced."""
     lines = [line for line in config.splitlines() if not any(f'key: "{key}"' in line for key in parameters)]
     lines += [f'parameters {{ key: "{key}" value: {{ string_value: "{v}" }} }}' for key, v in parameters.items()]

@@ -93,7 +93,7 @@ def plot(document: Mapping[str, Any], file: Path) -> None:
     ratios = document["measured"]["ratios"]
     figure, panels = style.panels(2)
     for axes, key in zip(panels, ("mean", "p98"), strict=True):
-        for colour, (title, found) in zip((style.TIDAL, *style.PARTS[:3]), ratios.items(), strict=False):
+        for colour, (title, found) in zip(style.PARTS, ratios.items(), strict=False):
             name = title.partition(",")[0]
             style.line(axes, INFLATIONS, [[value] for value in found[key]], colour, name)
             if key == "mean":

@@ -31,10 +31,12 @@ def plot(document: Mapping[str, Any], file: Path) -> None:
     cases = [
         (cluster, load, cells) for cluster, loads in measured["entrances"].items() for load, cells in loads.items()
     ]
-    figure, panels = style.panels(2 + len(cases), width=4.2)
+    figure, panels = style.panels(-(-(2 + len(cases)) // 2), 2, width=4.2)
     _latency(panels[0], measured["losses"])
     _instances(panels[1], measured["losses"])
-    for axes, (cluster, load, cells) in zip(panels[2:], cases, strict=True):
+    for axes in panels[2 + len(cases) :]:
+        axes.remove()
+    for axes, (cluster, load, cells) in zip(panels[2:], cases, strict=False):
         _entrances(axes, f"{cluster}, load {float(load):.0%}", cells)
     title = "1,000 simulated devices on 125 nodes: nodes join and are lost under load; several entrances"
     style.finish(figure, title, document["machine"], file)

@@ -55,7 +55,7 @@ class StartedBatch:
 
 
 class BatchExecution:
-    """Runs batches; any thread may call it, one at a time per lane, two for a lane of another node.
+    """Runs batches; any thread may call it, one at a time per lane, or as many as an instance is given.
 
     Args:
         manifest: Manifest of the version being served.

@@ -13,7 +13,7 @@ from tidal.arlo.metrics import publish_objective
 from tidal.arlo.model import open_model, open_text_tokenizer
 from tidal.arlo.parameters import SLO_LATENCIES, ArloParameters
 from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
-from tidal.arlo.policies import PartitionedPolicy, PolymorphicPolicy
+from tidal.arlo.policies import SERVED_DEPTH, PartitionedPolicy, PolymorphicPolicy
 from tidal.arlo.service import ArloService
 from tidal.encoder_tasks.cutting import longest_text, open_cutter
 from tidal.errors import InvalidArgument
@@ -23,9 +23,6 @@ from tidal.service import Service, ServiceContext
 # queries of fast models into too many batches: 1,381 requests/s (1,255 to 1,695) instead of 1,595 (1,245 to 2,215) with
 # a one-layer model and 16 in flight, on two cores of an AMD EPYC.
 _BATCH_OVERHEAD_S = 0.3e-3
-# Queries that an instance of a partitioned model is given at a time. The front needs about 1 ms from an answer of an
-# instance to its next query, in which an instance that is given one at a time idles.
-_DEPTH = 2
 
 
 def load(context: ServiceContext, parameters: ArloParameters) -> Callable[[ServiceContext], Service]:
@@ -126,7 +123,7 @@ def _load_partitioned(
             threshold=parameters.congestion_threshold,
             decay=parameters.threshold_decay,
             peek=parameters.peek_levels,
-            depth=_DEPTH,
+            depth=SERVED_DEPTH,
         )
         return PartitionedService(fresh, manifest, tokenizer, policy, runner, allocation, cutter)
 

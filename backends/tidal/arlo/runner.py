@@ -13,7 +13,7 @@ from tidal.requests import Array
 class BatchRunner(Protocol):
     """Runs batches on engines of this process or on other models.
 
-    One thread per lane may call it, two per lane of another node.
+    One thread per lane may call it, or as many as an instance is given queries at a time.
     """
 
     def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> dict[str, Array]:

@@ -6,13 +6,14 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from benchmarks.arlo import bin_packing, bin_packing_model
+from benchmarks.arlo.systems import with_parameters
 from benchmarks.arlo_cluster.inputs import MAX_LENGTHS, Stream
 from benchmarks.cluster.emulated import device_model
 from benchmarks.kept import cache_folder
@@ -91,7 +92,7 @@ def write_model(source: Path, repository: Path, model: EmulatedModel) -> None:
     manifest = _emulated_manifest(load_arlo_manifest(version_dir), model)
     (front / _VERSION / MANIFEST_FILE).write_text(manifest.model_dump_json())
     config = (source / BUILT / "config.pbtxt").read_text().replace(f'"{BUILT}"', f'"{model.name}"')
-    (front / "config.pbtxt").write_text(_with_parameters(config, {"slo_ms": f"{model.slo_ms:g}"}))
+    (front / "config.pbtxt").write_text(with_parameters(config, {"slo_ms": f"{model.slo_ms:g}"}))
     counts = dict(zip(MAX_LENGTHS, model.instances, strict=True))
     write_allocation(front, make_allocation(counts))
     for runtime, length in enumerate(MAX_LENGTHS):
@@ -111,7 +112,7 @@ def write_bin_packing(repository: Path, front: EmulatedModel, name: str, fill: f
     (folder / "1").mkdir(parents=True)
     config = (repository / front.name / "config.pbtxt").read_text()
     config = config.replace(f'"{front.name}"', f'"{name}"').replace('"arlo"', '"python"')
-    (folder / "config.pbtxt").write_text(_with_parameters(config, {"fill": f"{fill:g}", "front": front.name}))
+    (folder / "config.pbtxt").write_text(with_parameters(config, {"fill": f"{fill:g}", "front": front.name}))
     shutil.copy(Path(str(bin_packing_model.__file__)), folder / "1" / "model.py")
     shutil.copy(Path(str(bin_packing.__file__)), folder / "1" / "bin_packing.py")
 
@@ -147,10 +148,3 @@ def _of_version(config: str) -> str:
     """Return a runtime's config for the only version here."""
     lines = [line for line in config.splitlines() if not line.startswith("version_policy")]
     return "\n".join([*lines, f"version_policy {{ specific {{ versions: [ {_VERSION} ] }} }}"]) + "\n"
-
-
-def _with_parameters(config: str, parameters: Mapping[str, str]) -> str:
-    """Return a config.pbtxt with parameters added or replaced."""
-    lines = [line for line in config.splitlines() if not any(f'key: "{key}"' in line for key in parameters)]
-    lines += [f'parameters {{ key: "{key}" value: {{ string_value: "{v}" }} }}' for key, v in parameters.items()]
-    return "\n".join(lines) + "\n"

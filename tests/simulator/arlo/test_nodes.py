@@ -66,7 +66,8 @@ def test_one_node_with_one_entrance_is_the_cluster(known: bool) -> None:
     history = length_history(source, 10) if known else None
     system = make_system(SystemName.ARLO, TIMES, gpus=6, slo_s=SLO_S, history=history, period_s=12.0)
     expected = simulate(system, source)
-    found = simulate_nodes(source, TIMES, SimulatedNodes((6,)), slo_s=SLO_S, history=history, period_s=12.0)
+    node = SimulatedNodes((6,), depth=1)  # there each query waits for one instance
+    found = simulate_nodes(source, TIMES, node, slo_s=SLO_S, history=history, period_s=12.0)
     np.testing.assert_array_equal(found.latencies_s, expected.latencies_s)
     assert expected.replaced > 2
     assert sum(plan.moves for plan in found.plans) == 2 * expected.replaced
@@ -210,9 +211,9 @@ def test_entrances_with_assigned_nodes_answer_as_soon_as_one() -> None:
 def test_hops_do_not_idle_the_instances_of_other_nodes() -> None:
     """One entrance over four nodes, hops as long as the shortest inference: 70 % of the instances' time is enough."""
     source, history = requests(900), length_history(requests(900, seed=5))
-    near, far = (SimulatedNodes((6,) * 4, 1, hop_s=hop_s) for hop_s in (0.0, 0.005))
-    means = [simulate_nodes(source, TIMES, nodes, slo_s=SLO_S, history=history).mean_ms for nodes in (near, far)]
-    assert means[1] < means[0] + 2 * 5.0 + 2.0
+    near, far, one = (SimulatedNodes((6,) * 4, 1, depth=n, hop_s=hop) for n, hop in ((2, 0.0), (2, 0.005), (1, 0.005)))
+    means = [simulate_nodes(source, TIMES, nodes, slo_s=SLO_S, history=history).mean_ms for nodes in (near, far, one)]
+    assert means[1] < means[0] + 2 * 5.0 + 2.0 < means[2]
 
 
 def test_entrances_without_assigned_nodes_do_not() -> None:
@@ -240,6 +241,7 @@ def test_random_outages_do_not_overlap_and_are_reproducible() -> None:
         ({"devices": ()}, "devices must be one or more numbers of at least 1"),
         ({"devices": (1, 0)}, "devices must be one or more numbers of at least 1"),
         ({"entrances": 3}, "entrances must be between 1 and the number of nodes, 2, got 3"),
+        ({"depth": 0}, "depth must be at least 1, got 0"),
         ({"hop_s": -1.0}, "hop_s must be a finite number of at least 0 seconds, got -1"),
         ({"notice_s": math.inf}, "notice_s must be a finite number"),
         ({"exchange_s": 0.0}, "exchange_s must be a positive, finite number of seconds, got 0"),

@@ -4,7 +4,7 @@ Imported by the `arlo` service, the simulator and benchmarks.
 """
 
 from tidal.arlo.policies.base import ArloBatch, ArloQuery, PlacementPolicy
-from tidal.arlo.policies.partitioned import PartitionedPolicy
+from tidal.arlo.policies.partitioned import SERVED_DEPTH, PartitionedPolicy
 from tidal.arlo.policies.polymorphic import PolymorphicPolicy
 
-__all__ = ["ArloBatch", "ArloQuery", "PartitionedPolicy", "PlacementPolicy", "PolymorphicPolicy"]
+__all__ = ["SERVED_DEPTH", "ArloBatch", "ArloQuery", "PartitionedPolicy", "PlacementPolicy", "PolymorphicPolicy"]

@@ -22,7 +22,7 @@ class ArloBatch:
     """Queries to run together on one runtime of one lane; never empty.
 
     A lane is an engine context or an instance of a runtime. It runs one batch at a time; lanes run concurrently. An
-    instance of another node may have one more, which waits there.
+    instance may have another one, which waits there.
     """
 
     lane: int

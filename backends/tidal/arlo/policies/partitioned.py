@@ -15,7 +15,8 @@ from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel, check_coun
 from tidal.arlo.scheduling import capacity_within
 from tidal.errors import InvalidArgument
 
-_REMOTE_DEPTH = 2
+# Depth of a front. It needs about 1 ms from an instance's answer to the next query, and a hop to another node besides.
+SERVED_DEPTH = 2
 _arrival, _lane = attrgetter("arrival"), attrgetter("lane")
 
 
@@ -34,8 +35,8 @@ class PartitionedPolicy:
         threshold: λ of Algorithm 1.
         decay: α of Algorithm 1.
         peek: L of Algorithm 1.
-        depth: Queries that a local instance is given at a time: with 2 it has the next one while it runs one, and does
-            not idle until that has been sent. Instances of other nodes are given 2.
+        depth: Queries that an instance is given at a time: with 2 it has the next one while it runs one, and does not
+            idle until that has been sent.
 
     Raises:
         InvalidArgument: `instances` does not match the runtimes.
@@ -74,7 +75,7 @@ class PartitionedPolicy:
     @property
     def max_concurrency(self) -> int:
         """Maximum number of concurrent batches of all instances, including leaving ones."""
-        return sum(instance.depth for instance in self._instances.values())
+        return self._depth * len(self._instances)
 
     @property
     def can_start(self) -> bool:
@@ -293,6 +294,6 @@ class PartitionedPolicy:
         for instance in self._leaving.values():
             if instance.runtime == runtime and instance.node == node:
                 return self._leaving.pop(instance.lane)
-        instance = RuntimeInstance(next(self._lanes), runtime, node, self._depth if node is None else _REMOTE_DEPTH)
+        instance = RuntimeInstance(next(self._lanes), runtime, node, self._depth)
         self._instances[instance.lane] = instance
         return instance

@@ -39,8 +39,8 @@ def simulate_nodes(
     """Run queries through nodes with several devices each until every query is answered.
 
     An entrance dispatches by Algorithm 1 over the instances of all nodes, keeps the queues of its instances, and sends
-    one query at a time to each, as a served front does. On a node, queries of several entrances wait for the instances
-    of their runtime in the order in which they arrive. Queries of a lost node are dispatched again: those that ran on
+    a few queries at a time to each, as a served front does. On a node, queries wait for the instances of their runtime
+    in the order in which they arrive. Queries of a lost node are dispatched again: those that ran on
     it by their entrance, those that it had received by their client at another entrance. A replaced node starts with
     equal numbers of each runtime.
 
@@ -191,7 +191,7 @@ class _Run:
             return
         informed = settings.exchange_s is not None and settings.entrances > 1
         kind = InformedPolicy if informed else PartitionedPolicy
-        policy = kind(times.max_lengths, times.static_s, self._slo_s, node.instances)
+        policy = kind(times.max_lengths, times.static_s, self._slo_s, node.instances, depth=settings.depth)
         entrance = Entrance(node, policy, node.life)
         entrance.unreachable = {each.name for each in self._nodes if not each.up}
         self._allocate(entrance)

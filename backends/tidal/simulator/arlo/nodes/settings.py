@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from tidal.arlo.policies import SERVED_DEPTH
 from tidal.errors import InvalidArgument
 
 
@@ -48,6 +49,7 @@ class SimulatedNodes:
         exchange_s: Time between two exchanges of what the entrances have outstanding, in seconds, so what they know of
             each other's queries is up to twice as old; None: an entrance knows its own queries only, as when serving.
         affinity: Whether nodes are assigned to the entrances, as when serving.
+        depth: Queries that an entrance gives an instance at a time.
         hop_s: Time of a query or an answer to another node, in seconds.
         notice_s: Time until an entrance, or a client, notices that a node was lost, in seconds.
         lost_after_s: Time until the controller plans without a lost node, in seconds. It decides nothing until then.
@@ -62,6 +64,7 @@ class SimulatedNodes:
     entrances: int = 1
     exchange_s: float | None = None
     affinity: bool = True
+    depth: int = SERVED_DEPTH
     hop_s: float = 0.0005
     notice_s: float = 0.05
     lost_after_s: float = 15.0
@@ -80,6 +83,8 @@ class SimulatedNodes:
                 raise InvalidArgument(
                     f"{name} must be a finite number of at least 0 seconds, got {getattr(self, name)}"
                 )
+        if self.depth < 1:
+            raise InvalidArgument(f"depth must be at least 1, got {self.depth}")
         if self.exchange_s is not None and not 0 < self.exchange_s < math.inf:
             raise InvalidArgument(f"exchange_s must be a positive, finite number of seconds, got {self.exchange_s:g}")
         for each in self.outages:
