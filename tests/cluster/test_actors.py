@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,14 +17,14 @@ import pytest
 
 from testing.waiting import until
 from tests.cluster.made_up import MODEL, FileServer
+from tests.cluster.one_node import ray_of_one_node
 from tidal.cluster import ray_node
 from tidal.cluster.autoscaling import NODE_RESOURCE
-from tidal.cluster.connection import LOOPBACK, call_controller, connected, environment
+from tidal.cluster.connection import LOOPBACK, call_controller
 from tidal.cluster.handles import RayAgents, agent_name
 from tidal.cluster.observed import PlanSettings
 from tidal.cluster.scaling import ScalingSettings
 from tidal.errors import InvalidArgument, NotFound, Unavailable
-from tidal.server.endpoints import choose_port
 
 pytestmark = [
     pytest.mark.slow,
@@ -41,31 +40,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ray(folder: Path) -> Iterator[Any]:
     """A Ray of one node on the loopback interface with a secret, a controller, and the agents of nodes a and b."""
-    with pytest.MonkeyPatch.context() as patch:
-        (folder / "run").mkdir(mode=0o700)
-        patch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
-        for name in environment(Path("token")):
-            patch.setenv(name, "")  # `connected` sets them
-        token, port = ray_node.new_token(), choose_port(LOOPBACK)
-        started = ray_node.start_head(LOOPBACK, port, token)
-        ended = started.started
-        try:
-            ray_node.wait_for_head(started, f"{LOOPBACK}:{port}")
-            with connected(f"{LOOPBACK}:{port}", LOOPBACK, token) as module:
-                node_id = ray_node.wait_for_node(module, started)
-                for name in ("a", "b"):
-                    server = FileServer.create(folder / name)
-                    ray_node.start_agent(
-                        module, node_id, server, name, folder / f"{name}.json", folder / f"{name}-servers.json"
-                    )
-                # As many instances as the devices of both hold.
-                scaling = ScalingSettings(min_instances=6, max_nodes=3)
-                ray_node.start_controller(module, started, PlanSettings(period_s=3600, scaling=scaling))
-                yield module
-        finally:
-            ended.end()
-            started.process.wait()
-            shutil.rmtree(started.folder)
+    with ray_of_one_node(folder) as (module, started, node_id):
+        for name in ("a", "b"):
+            server = FileServer.create(folder / name)
+            memory, servers = folder / f"{name}.json", folder / f"{name}-servers.json"
+            ray_node.start_agent(module, node_id, server, name, memory, servers)
+        # As many instances as the devices of both hold.
+        scaling = ScalingSettings(min_instances=6, max_nodes=3)
+        ray_node.start_controller(module, started, PlanSettings(period_s=3600, scaling=scaling))
+        yield module
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,13 +16,12 @@ import yaml
 
 from testing.serving import tidal_in_process
 from tests.cluster.made_up import FileServer
+from tests.cluster.one_node import ray_of_one_node
 from tidal import device
 from tidal.cluster import ray_node
 from tidal.cluster.builds import BuildLine, ClassBuild, NodeDevice, device_slug, plan_builds, run_builds
-from tidal.cluster.connection import LOOPBACK, connected, environment
 from tidal.cluster.handles import RayAgents
 from tidal.errors import InvalidArgument
-from tidal.server.endpoints import choose_port
 from tidal.version_store.store import open_store
 
 AMD, INTEL = "AMD EPYC (avx2)", "Intel Xeon (avx512f, amx_tile)"
@@ -63,23 +61,10 @@ class TestPlan:
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Ray of one node with the agent of a made-up server."""
     folder = tmp_path_factory.mktemp("builds")
-    with pytest.MonkeyPatch.context() as patch:
-        (folder / "run").mkdir(mode=0o700)
-        patch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
-        for name in environment(Path("token")):
-            patch.setenv(name, "")  # `connected` sets them
-        token, port = ray_node.new_token(), choose_port(LOOPBACK)
-        started = ray_node.start_head(LOOPBACK, port, token)
-        try:
-            ray_node.wait_for_head(started, f"{LOOPBACK}:{port}")
-            with connected(f"{LOOPBACK}:{port}", LOOPBACK, token) as module:
-                node_id, server = ray_node.wait_for_node(module, started), FileServer.create(folder / "a")
-                ray_node.start_agent(module, node_id, server, "a", folder / "a.json", folder / "servers.json")
-                yield module
-        finally:
-            started.started.end(5)
-            started.process.wait()
-            shutil.rmtree(started.folder)
+    with ray_of_one_node(folder) as (module, _, node_id):
+        server = FileServer.create(folder / "a")
+        ray_node.start_agent(module, node_id, server, "a", folder / "a.json", folder / "servers.json")
+        yield module
 
 
 @pytest.fixture
