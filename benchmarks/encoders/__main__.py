@@ -74,9 +74,9 @@ FULL = EncoderSize(
     seconds=2.5,
     searched_s=1.5,
     in_flight={task: tuple(GOALS) for task in TASKS},
-    shares={"embed": _SHARES, "rerank": (0.7,)},
+    shares=dict.fromkeys(TASKS, _SHARES),
     others=(
-        Case(Traffic("embed", "documents"), 32),
+        *(Case(Traffic("embed", "documents"), in_flight) for in_flight in GOALS),
         Case(Traffic("rerank", "documents", 16), 8),
     ),
     peers=dict.fromkeys(TASKS, _ALL),
