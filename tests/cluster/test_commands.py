@@ -15,6 +15,7 @@ from testing.serving import tidal_in_process
 from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import ClusterRecord, StartedProcess, records, write_record
 from tidal.cluster.scaling import ScalingSettings
+from tidal.commands.cluster_status import models_of
 
 Run = Callable[..., Any]
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
@@ -41,6 +42,7 @@ def free_port() -> int:
     ("words", "code", "message"),
     [
         (["status"], 3, "this machine is in no cluster: run tidal cluster start, join or up first"),
+        (["models"], 3, "this machine is in no cluster: run tidal cluster start, join or up first"),
         (["drain", "b"], 3, "this machine is in no cluster"),
         (["join", "here"], 2, "'here' is not an address; expected HOST:PORT, such as 10.0.0.1:6379"),
         (["join", "10.0.0.1:6379"], 2, "--host is required: the address of this machine for other nodes"),
@@ -133,3 +135,21 @@ def test_stop_removes_what_ended_processes_left(run: Run, tmp_path: Path) -> Non
     assert run("stop").stdout == "ended: n1\n"
     assert records() == []
     assert not ended.folder.exists()
+
+
+def test_models_are_those_of_all_nodes() -> None:
+    def model(name: str, version: int, instances: dict[str, int], per_s: float | None) -> dict[str, object]:
+        return {"model": name, "version": version, "instances": instances, "queries_per_s": per_s}
+
+    nodes = [
+        {"node": "a", "models": [model("m", 3, {"16": 2, "64": 1}, 1.5)], "other_models": ["chat", "encoder"]},
+        {"node": "b", "models": [model("m", 4, {"16": 0, "64": 2}, None)], "other_models": ["chat"]},
+        {"node": "c", "state": "silent", "reason": "no answer"},
+    ]
+    chat, encoder, m = models_of({"nodes": nodes})
+    assert (chat["model"], chat["partitioned"], chat["nodes"]) == ("chat", False, ["a", "b"])
+    assert encoder["nodes"] == ["a"]
+    assert m == {
+        "model": "m", "partitioned": True, "versions": [3, 4], "nodes": ["a", "b"],
+        "instances": {"16": 2, "64": 3}, "queries_per_s": 1.5,
+    }  # fmt: skip

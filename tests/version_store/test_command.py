@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from testing.pets import tiny_base
 from testing.serving import TIDAL, environment_in, serving, tidal_in_process
 from testing.waiting import until
 from tests.core.manifests import publish_front
@@ -19,6 +20,8 @@ from tests.serve.partitioned import publish_partitioned
 from tests.serve.partitioned_server import load_on, loaded, versions
 from tests.version_store.support import add_plain, contents
 from tidal import device
+from tidal.tasks.folder import remove_task, tasks_folder
+from tidal_client import Client, InvalidArgument
 from tidal_client.extras import install_command
 
 
@@ -128,3 +131,48 @@ def test_a_published_version_reaches_a_running_server_without_a_failed_request(t
         assert (watching.returncode, err) == (0, "")
         assert "m: version 2 fetched" in out
         assert "m: version 2 serves now, version 1 before" in out
+
+
+@pytest.mark.server
+def test_tasks_of_a_shared_encoder_reach_a_running_server_without_a_reload(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One machine adds, replaces and removes tasks and publishes; another one fetches beside its server."""
+    base = tiny_base(tmp_path_factory)
+    store, built, served = f"file://{tmp_path}/store", tmp_path / "built", tmp_path / "served"
+    tasks = base.copy(built, "m")
+    base.add(tasks, "lora", 1, "one")
+    data(tmp_path, "publish", "m", "--to", store, "--repository", built)
+    rows = data(tmp_path, "fetch", store, "--repository", served)
+    assert [(each.get("task"), each["state"]) for each in rows] == [(None, "fetched"), ("one", "fetched")]
+    with serving(served, tmp_path / "run") as server, Client(f"grpc://{server.state['grpc']}") as client:
+
+        def error(task: str) -> str:
+            try:
+                client.classify("m", "a text", task=task)
+            except InvalidArgument as refused:
+                return str(refused)
+            return ""
+
+        assert error("one") == ""
+        assert "unknown task 'two'" in error("two")
+        base.add(tasks, "adapter", 2, "two")
+        data(tmp_path, "publish", "m", "--to", store, "--repository", built)
+        text = tidal(tmp_path, "fetch", store, "--repository", served)
+        assert (text.returncode, text.stdout.splitlines()[1:]) == (
+            0,
+            ["m: task one here before", "m: task two fetched"],
+        )
+        assert until(lambda: error("two") == "")
+        remove_task(tasks, "one")
+        text = tidal(tmp_path, "publish", "m", "--to", store, "--repository", built, "--remove-tasks")
+        assert text.stdout.splitlines()[1:] == ["m: task two published before", "m: task one removed"]
+        base.add(tasks_folder(served / "m"), "bitfit", 3, "two", replace=True)  # by the operator of that machine
+        kept = tidal(tmp_path, "fetch", store, "--repository", served)
+        assert kept.returncode == 1
+        assert kept.stderr == (
+            "error: task 'two' of model 'm' was changed here and is kept: publish it, or remove it with tidal tasks "
+            "remove m two\n"
+        )
+        assert until(lambda: "unknown task 'one'" in error("one"))
+        assert error("two") == ""

@@ -14,13 +14,14 @@ from tidal.commands.cluster_members import join_cluster, start_head, stop_cluste
 from tidal.commands.cluster_nodes import connect_nodes, disconnect_nodes, list_nodes
 from tidal.commands.cluster_progress import transfer_bars
 from tidal.commands.cluster_reload import reload_served
-from tidal.commands.cluster_status import drain_node, show_status
+from tidal.commands.cluster_status import drain_node, show_models, show_status
 from tidal.commands.connecting import DEFAULT_REPOSITORY, AsJson, Server
 from tidal.commands.output import fail, one_sentence, print_json, print_table, size_text
 from tidal.commands.stopping import stop_on_signals
 from tidal.errors import InvalidArgument, TidalError
 from tidal.version_store import fetch as fetching
 from tidal.version_store import publish as publishing
+from tidal.version_store import task_transfer
 from tidal.version_store.store import VersionStore, open_store
 from tidal.version_store.stored_version import is_version_number
 from tidal.version_store.transfers import Report
@@ -35,8 +36,8 @@ cluster = typer.Typer(
 
 A cluster is a head and nodes. A node is a machine with a running `tidal serve`; the head's controller shares the
 devices of all nodes among the runtimes of partitioned models. Queries go from node to node, never through the head. The
-commands `start`, `join`, `up`, `status`, `drain`, `build` and `stop` require the extra `ray`. Nodes can also be
-connected by hand, without a head: `connect`, `disconnect` and `nodes`.
+commands `start`, `join`, `up`, `status`, `models`, `drain`, `build` and `stop` require the extra `ray`. Nodes can also
+be connected by hand, without a head: `connect`, `disconnect` and `nodes`.
 
 ```
 tidal cluster start --host 10.0.0.1                   on the head
@@ -61,13 +62,15 @@ Exit codes:
 - **0** done
 - **1** a version was refused, the store failed, or a node does not serve the model; the same command continues
 - **2** wrong usage, an unknown scheme, or the extra that a scheme needs is not installed
-- **3** `join`: no server runs; `status`, `drain`, `build`: this machine is in no cluster, or its head does not answer
+- **3** `join`: no server runs; `status`, `models`, `drain`, `build`: this machine is in no cluster, or its head does
+  not answer
 """,
 )
 cluster.command("start")(start_head)
 cluster.command("join")(join_cluster)
 cluster.command("up")(up_local)
 cluster.command("status")(show_status)
+cluster.command("models")(show_models)
 cluster.command("drain")(drain_node)
 cluster.command("stop")(stop_cluster)
 cluster.command("build")(build_on_nodes)
@@ -85,6 +88,10 @@ def publish_versions(
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_MODELS)],
     to: Annotated[str, typer.Option("--to", metavar="URI", help="URI of the store, or the path of a folder.")],
     repository: Repository = DEFAULT_REPOSITORY,
+    remove_tasks: Annotated[
+        bool,
+        typer.Option("--remove-tasks", help="Remove the tasks of these models that the repository does not have."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Publish versions with all that they require: runtimes, levels with their tasks, steps of ensembles.
@@ -92,18 +99,25 @@ def publish_versions(
     A reader of the store sees a version when it is complete. A number that has been published with another content is
     refused.
 
+    The tasks of these models are published too. Repeat the command after `tidal tasks add`, and with `--remove-tasks`
+    after `tidal tasks remove`.
+
     Exit codes: **0** all are in the store, **1** one was refused or the store failed, **2** wrong usage.
     """
     with one_sentence(_USAGE):
         store, wanted = open_store(to), [_wanted(model) for model in models]
     with one_sentence(), transfer_bars() as report:
         done = publishing.publish(store, repository, wanted, report)
+        published = dict.fromkeys(each.model for each in done)
+        tasks = task_transfer.publish_tasks(store, repository, published, report, remove=remove_tasks)
     if as_json:
-        print_json([asdict(each) for each in done])
+        print_json([*map(asdict, done), *map(asdict, tasks)])
         return
     for each in done:
         sent = f", {size_text(each.uploaded_bytes)} sent" if each.uploaded_bytes else ""
         typer.echo(f"{each.model}: version {each.version} {each.state}{_size(each.files, each.bytes)}{sent}")
+    for task in tasks:
+        typer.echo(f"{task.model}: task {task.task} {task.state}")
 
 
 @cluster.command("fetch")
@@ -121,10 +135,11 @@ def fetch_versions(
     server: Server = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch versions with all that they require, verify them, and make each visible in one step.
+    """Fetch versions with all that they require and the tasks of these models, and make each visible in one step.
 
     Versions that are in the repository are left as they are, and none is removed. A running server serves a new version
-    when it is reloaded: no request fails.
+    when it is reloaded: no request fails. It serves a new task without that. Tasks that are replaced or removed in the
+    store change, except those that the store never had.
 
     Exit codes: **0** all are in the repository, or `--watch` ended by a signal, **1** one was refused, the store
     failed, or a model does not load, **2** wrong usage.
@@ -185,13 +200,18 @@ def _fetch_once(
 ) -> list[str]:
     """Fetch all wanted versions, also after one failed; returns the failures."""
     done: dict[tuple[str, int], fetching.Fetched] = {}
+    tasks: list[task_transfer.FetchedTask] = []
     failures: list[str] = []
 
     def run(report: Report) -> None:
         for model, version in wanted or [(name, None) for name in fetching.roots(store)]:
             try:
-                for each in fetching.fetch(store, repository, model, version, report):
-                    done.setdefault((each.model, each.version), each)
+                found = fetching.fetch(store, repository, model, version, report)
+                new = {each.model for each in found} - {model for model, _ in done}
+                done.update(
+                    {(each.model, each.version): each for each in found if (each.model, each.version) not in done}
+                )
+                tasks.extend(task_transfer.fetch_tasks(store, repository, sorted(new), report))
             except TidalError as error:
                 failures.append(str(error))
         if not done and not failures:
@@ -202,11 +222,21 @@ def _fetch_once(
             run(report)
     except TidalError as error:
         failures.append(str(error))
+    failures += [
+        f"task '{each.task}' of model '{each.model}' was changed here and is kept: publish it, or remove it with tidal "
+        f"tasks remove {each.model} {each.task}"
+        for each in tasks
+        if each.state == "kept"
+    ]
     shown = [each for each in done.values() if verbose or each.state == "fetched"]
-    if as_json and (verbose or shown):
-        print_json([asdict(each) for each in shown])
-    for each in () if as_json else shown:
+    changed = [each for each in tasks if each.state in ("fetched", "removed") or (verbose and each.state != "kept")]
+    if as_json and (verbose or shown or changed):
+        print_json([*map(asdict, shown), *map(asdict, changed)])
+        return failures
+    for each in shown:
         typer.echo(f"{each.model}: version {each.version} {each.state}{_size(each.files, each.bytes)}")
+    for task in changed:
+        typer.echo(f"{task.model}: task {task.task} {task.state}")
     return failures
 
 

@@ -37,6 +37,67 @@ def show_status(as_json: AsJson = False) -> None:
     print_table(columns, rows, title=f"cluster at {record.address}", notes="\n".join(_notes(state)))
 
 
+def show_models(as_json: AsJson = False) -> None:
+    """Show the models of a cluster: the nodes that serve each, and of partitioned ones the instances of all nodes.
+
+    Run it on a machine of the cluster. The commands `tidal models` show and change those of one server.
+
+    Exit codes: **0** shown, **1** the controller does not answer, **3** this machine is in no cluster, or its head does
+    not answer.
+    """
+    with one_sentence(_NO_CLUSTER):
+        record = this_cluster()
+        with connected(record.address, record.host, record.token), one_sentence():
+            models = models_of(call_controller("status"))
+    if as_json:
+        print_json(models)
+        return
+    rows = [
+        (
+            model["model"],
+            "partitioned" if model["partitioned"] else "on each node",
+            ", ".join(map(str, model["versions"])) or "-",
+            ", ".join(model["nodes"]),
+            _counts(model["instances"]) if model["partitioned"] else "-",
+            "-" if model["queries_per_s"] is None else f"{model['queries_per_s']:g}",
+        )
+        for model in models
+    ]
+    print_table(("MODEL", "KIND", "VERSIONS", "NODES", "INSTANCES", "QUERIES/S"), rows)
+
+
+def models_of(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the models of a cluster by name.
+
+    Args:
+        state: State of the cluster, see `tidal.cluster.summary`.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for node in state["nodes"]:
+        for its in node.get("models", ()):
+            model = found.setdefault(its["model"], _no_model(its["model"], partitioned=True))
+            model["nodes"].append(node["node"])
+            model["versions"] = sorted({*model["versions"], its["version"]})
+            for length, count in its["instances"].items():
+                model["instances"][length] = model["instances"].get(length, 0) + count
+            if its["queries_per_s"] is not None:
+                model["queries_per_s"] = round((model["queries_per_s"] or 0.0) + its["queries_per_s"], 1)
+        for name in node.get("other_models", ()):
+            found.setdefault(name, _no_model(name, partitioned=False))["nodes"].append(node["node"])
+    return [found[name] for name in sorted(found)]
+
+
+def _no_model(name: str, *, partitioned: bool) -> dict[str, Any]:
+    return {
+        "model": name,
+        "partitioned": partitioned,
+        "versions": [],
+        "nodes": [],
+        "instances": {},
+        "queries_per_s": None,
+    }
+
+
 def drain_node(
     node: Annotated[str, typer.Argument(metavar="NODE", help="Name of the node.")],
     undo: Annotated[bool, typer.Option("--undo", help="Use the node again.")] = False,

@@ -173,7 +173,6 @@ def place_task(
     Raises:
         InvalidArgument: The name is not accepted or exists, or `read` or `confirm` refuses the task.
     """
-    final, taken = tasks / name, _name_taken(name)
     check_free(tasks, name, replace=replace)
     tasks.mkdir(parents=True, exist_ok=True)
     _clear_abandoned(tasks)
@@ -187,20 +186,37 @@ def place_task(
         if confirm is not None:
             (staging / TASK_FILE).write_text(confirm(placed).model_dump_json(indent=1) + "\n", encoding="utf-8")
             placed = read(staging)
-        sync_tree(staging)
-        if not replace:
-            try:
-                staging.rename(final)  # fails if a non-empty folder exists
-            except OSError:
-                raise taken from None
-        elif final.exists():
-            _exchange(staging, final)
-        else:
-            staging.rename(final)
-        sync(tasks)
+        move_task(staging, tasks, name, replace=replace)
     finally:
         _discard(staging)  # after a failure, or the task that was replaced
     return placed
+
+
+def move_task(folder: Path, tasks: Path, name: str, *, replace: bool) -> None:
+    """Make a complete folder of a task visible in one step.
+
+    Args:
+        folder: The folder, on the file system of `tasks`. It becomes the task that was replaced, if there was one.
+        tasks: Folder of the model's tasks; created if needed.
+        name: Name of the task.
+        replace: Whether an existing task may be replaced.
+
+    Raises:
+        InvalidArgument: The task exists and `replace` is not set.
+    """
+    final = tasks / name
+    tasks.mkdir(parents=True, exist_ok=True)
+    sync_tree(folder)
+    if not replace:
+        try:
+            folder.rename(final)  # fails if a non-empty folder exists
+        except OSError:
+            raise _name_taken(name) from None
+    elif final.exists():
+        _exchange(folder, final)
+    else:
+        folder.rename(final)
+    sync(tasks)
 
 
 def remove_task(tasks: Path, name: str) -> None:

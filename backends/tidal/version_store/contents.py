@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import Unavailable
 from tidal.manifest import sha256_file
 from tidal.repository.config import CONFIG_FILE
-from tidal.repository.entries import ModelEntry, sync, sync_tree
-from tidal.tasks.folder import tasks_folder
+from tidal.repository.entries import ModelEntry, sync
+from tidal.tasks.folder import move_task, tasks_folder
 from tidal.version_store.store import VersionStore
-from tidal.version_store.stored_version import StoredFile, StoredTask, StoredVersion
+from tidal.version_store.stored_version import StoredFile, StoredTask, StoredVersion, TaskRevision
 from tidal.version_store.transfers import ByteCount, Report, in_parallel
 
 
@@ -34,18 +34,23 @@ class Contents:
         # Permissions of the contents that files of versions are links to, by hash.
         self._linked: dict[str, int] = {}
 
-    def get(self, versions: Sequence[StoredVersion]) -> None:
-        """Download the contents of versions, each once, that an earlier call did not leave here."""
-        if not versions:
+    def get(self, files: Mapping[str, StoredFile], title: str) -> None:
+        """Download contents, each once, that an earlier call did not leave here.
+
+        Args:
+            files: Files by a name for errors.
+            title: Name of the step for the progress.
+        """
+        if not files:
             return
         self._blobs.mkdir(parents=True, exist_ok=True)
-        named = {file.sha256: (name, file) for each in versions for name, file in each.all_files().items()}
+        named = {file.sha256: (name, file) for name, file in files.items()}
         left = {key: each for key, each in named.items() if not self._has(each[1])}
         total = sum(file.bytes for _, file in left.values())
         free = shutil.disk_usage(self._work).free
         if total > free:
             raise Unavailable(f"{self._work} has {free} bytes free, and {total} are to be fetched: free the difference")
-        count = ByteCount(self._report, f"fetch {versions[-1].model}", total)
+        count = ByteCount(self._report, f"fetch {title}", total)
         in_parallel(lambda each: self._store.download(each[1], each[0], self._blob(each[1]), count.add), left.values())
 
     def place(self, repository: Path, stored: StoredVersion) -> None:
@@ -62,16 +67,12 @@ class Contents:
             self._place_config(entry.folder / CONFIG_FILE, stored.config)
         entry.place(staging, stored.version)
 
-    def place_task(self, repository: Path, task: StoredTask) -> None:
-        """Make a task visible."""
+    def place_task(self, repository: Path, task: StoredTask | TaskRevision, *, replace: bool) -> None:
+        """Make a task visible, or replace one, in one step."""
         staging = self._new_folder()
         for file in task.files:
             self._put(file, staging / file.path, shared=False)
-        tasks = tasks_folder(repository / task.model)
-        tasks.mkdir(parents=True, exist_ok=True)
-        sync_tree(staging)
-        staging.rename(tasks / task.name)
-        sync(tasks)
+        move_task(staging, tasks_folder(repository / task.model), task.name, replace=replace)
 
     def place_configs(self, repository: Path, versions: Sequence[StoredVersion]) -> None:
         """Restore each config.pbtxt that is missing, and replace those that builds generate.

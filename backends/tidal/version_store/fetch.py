@@ -86,17 +86,17 @@ def fetch(store: VersionStore, repository: Path, model: str, version: int | None
         _check_binding(stored)
     try:
         repository.mkdir(parents=True, exist_ok=True)
-        with _exclusive(repository):
+        with only_fetch(repository):
             missing = [stored for stored in chain if not _is_here(repository, stored)]
             tasks = [task for stored in missing for task in stored.tasks if not _task_is_here(repository, task)]
             work = repository / WORK_FOLDER
             try:
                 contents = Contents(store, work, report)
-                contents.get(missing)
+                contents.get({name: file for each in missing for name, file in each.all_files().items()}, model)
                 for stored in missing:
                     # A cascade checks its tasks when it loads.
                     for task in (task for task in stored.tasks if task in tasks):
-                        contents.place_task(repository, task)
+                        contents.place_task(repository, task, replace=False)
                         tasks.remove(task)
                     contents.place(repository, stored)
                 contents.place_configs(repository, chain)
@@ -176,7 +176,7 @@ def _task_is_here(repository: Path, task: StoredTask) -> bool:
 
 
 @contextmanager
-def _exclusive(repository: Path) -> Iterator[None]:
+def only_fetch(repository: Path) -> Iterator[None]:
     """Be the only fetch into a repository; the kernel releases the lock with the process."""
     descriptor = os.open(repository, os.O_RDONLY)
     try:

@@ -26,7 +26,8 @@ from tidal.tasks.record import TASK_FILE, TENSORS_FILE
 from tidal.version_store.folder import describe_file, list_folder
 from tidal.version_store.store import VersionStore
 from tidal.version_store.stored_version import Binding, Requirement, StoredFile, StoredTask, StoredVersion
-from tidal.version_store.transfers import ByteCount, Report, in_parallel
+from tidal.version_store.transfers import ByteCount, Report
+from tidal.version_store.upload import upload
 
 # A model and its version; None for the newest.
 Wanted = tuple[str, int | None]
@@ -77,7 +78,7 @@ def publish(store: VersionStore, repository: Path, wanted: Sequence[Wanted], rep
     before = [store.find(version.model, version.version) for version in versions]
     for version, existing in zip(versions, before, strict=True):
         _refuse_other(store, version, existing)
-    sent = _upload(store, repository, versions, report)
+    sent = upload(store, _sources(repository, versions), report)
     done = []
     for version, existing in zip(versions, before, strict=True):
         if existing is None:
@@ -210,29 +211,18 @@ def _tasks(graph: ModelGraph, manifest: Version | None) -> Iterator[StoredTask]:
         yield StoredTask(model=model, name=task, files=files)
 
 
-def _upload(store: VersionStore, repository: Path, versions: Sequence[StoredVersion], report: Report) -> dict[str, int]:
-    """Send the contents that the store does not have, each once; returns their sizes by hash."""
-    sources: dict[str, tuple[StoredFile, Path]] = {}
+def _sources(repository: Path, versions: Sequence[StoredVersion]) -> Iterator[tuple[StoredFile, Path]]:
+    """Files of versions, and where they are on this machine."""
     for version in versions:
         entry = repository / version.model
         for each in version.files:
-            sources.setdefault(each.sha256, (each, entry / str(version.version) / each.path))
+            yield each, entry / str(version.version) / each.path
         if version.config is not None:
-            sources.setdefault(version.config.sha256, (version.config, entry / CONFIG_FILE))
+            yield version.config, entry / CONFIG_FILE
         for task in version.tasks:
             folder = tasks_folder(repository / task.model) / task.name
             for each in task.files:
-                sources.setdefault(each.sha256, (each, folder / each.path))
-    missing: list[tuple[StoredFile, Path]] = []
-    in_parallel(lambda each: None if store.has(each[0]) else missing.append(each), sources.values())
-    count = ByteCount(report, "upload", sum(file.bytes for file, _ in missing))
-
-    def send(each: tuple[StoredFile, Path]) -> None:
-        store.upload(*each)
-        count.add(each[0].bytes)
-
-    in_parallel(send, missing)
-    return {file.sha256: file.bytes for file, _ in missing}
+                yield each, folder / each.path
 
 
 def _refuse_other(store: VersionStore, version: StoredVersion, existing: StoredVersion | None) -> None:

@@ -1,11 +1,11 @@
-"""The manifest of a version in a store: its files by hash, what it was built for, and which versions it requires."""
+"""Documents in a store: a version with its files by hash, device and requirements, and a task with its files."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
@@ -16,6 +16,7 @@ from tidal.errors import InvalidArgument, Unsupported
 from tidal.manifest import FileRecord, Strict
 from tidal.repository.config import CONFIG_FILE
 from tidal.tasks.names import is_task_name
+from tidal.tasks.record import TASK_FILE, TENSORS_FILE
 
 FORMAT = 1
 # A version has tens of files: larger manifests are not Tidal's.
@@ -68,6 +69,7 @@ def _relative_path(path: str) -> str:
 
 
 ModelName = Annotated[str, AfterValidator(_model_name)]
+TaskName = Annotated[str, AfterValidator(_task_name)]
 RelativePath = Annotated[str, AfterValidator(_relative_path)]
 VersionNumber = Annotated[int, Field(ge=1, lt=10**18)]
 
@@ -92,7 +94,7 @@ class StoredTask(Strict):
     """A task that is a level of a cascade: files of a folder beside the versions of its model."""
 
     model: ModelName
-    name: Annotated[str, AfterValidator(_task_name)]
+    name: TaskName
     files: tuple[StoredFile, ...] = Field(min_length=1, max_length=16)
 
 
@@ -192,8 +194,41 @@ def first_difference(one: Mapping[str, object], other: Mapping[str, object]) -> 
     return next((key for key in sorted({*one, *other}) if one.get(key) != other.get(key)), None)
 
 
+class TaskRevision(Strict):
+    """A task of a model in a store: its content since one time, or its removal. It is written once."""
+
+    format: Literal[1] = 1
+    model: ModelName
+    name: TaskName
+    revision: VersionNumber
+    files: tuple[StoredFile, ...] = Field(description="both files of the task's folder; none where it was removed")
+
+    @model_validator(mode="after")
+    def _check(self) -> TaskRevision:
+        if self.files and sorted(each.path for each in self.files) != [TASK_FILE, TENSORS_FILE]:
+            raise ValueError(f"files must be {TASK_FILE} and {TENSORS_FILE}, or none")
+        return self
+
+    @property
+    def title(self) -> str:
+        """The task in an error."""
+        return f"task '{self.name}' of model '{self.model}'"
+
+    @property
+    def content(self) -> str | None:
+        """Hash of its `task.json`, which has that of its tensors; None where it was removed."""
+        return next((each.sha256 for each in self.files if each.path == TASK_FILE), None)
+
+    def named_files(self) -> dict[str, StoredFile]:
+        """Its files by a name for errors."""
+        return {f"'{each.path}' of {self.title}": each for each in self.files}
+
+
 class _Format(BaseModel):
     format: int
+
+
+_Document = TypeVar("_Document", bound=Strict)
 
 
 def parse_stored(content: bytes, where: str) -> StoredVersion:
@@ -206,16 +241,25 @@ def parse_stored(content: bytes, where: str) -> StoredVersion:
     Raises:
         InvalidArgument: It is too large, of another format, or not valid.
     """
+    return _parse(StoredVersion, "the manifest of a version", content, where)
+
+
+def parse_task(content: bytes, where: str) -> TaskRevision:
+    """Read a task's document, which is not trusted; arguments and errors are those of `parse_stored`."""
+    return _parse(TaskRevision, "a task", content, where)
+
+
+def _parse(kind: type[_Document], what: str, content: bytes, where: str) -> _Document:
     if len(content) > MAX_MANIFEST_BYTES:
-        raise InvalidArgument(f"{where} is larger than {MAX_MANIFEST_BYTES} bytes, the limit of a version's manifest")
+        raise InvalidArgument(f"{where} is larger than {MAX_MANIFEST_BYTES} bytes, the limit of a document in a store")
     try:
         found = _Format.model_validate_json(content).format
         if found != FORMAT:
             raise InvalidArgument(f"{where} has format {found}; this release reads format {FORMAT}: upgrade Tidal")
-        return StoredVersion.model_validate_json(content)
+        return kind.model_validate_json(content)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'file'}: {e['msg']}" for e in error.errors()[:3])
-        raise InvalidArgument(f"{where} is not the manifest of a version: {problems}") from None
+        raise InvalidArgument(f"{where} is not {what}: {problems}") from None
 
 
 def _text(value: object) -> str:
