@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.pets.batching import ways
 from benchmarks.report import progress
-from tidal.pets.engine.contract import LoadedTask, answer
+from tidal.pets.engine.contract import LoadedTask
 from tidal.pets.openvino_engine.engine import OpenVinoPetsEngine
 from tidal.pets.policies import Batching, BatchPlan, BySpread, Fixed, Pool, batch_seconds
 from tidal.pets.policies.spread import draw_pool
@@ -18,7 +18,8 @@ from tidal.pets.profile import Tables
 from tidal.pets.terms import BaseLayers, TaskTerms
 from tidal_builders.pets.typical import typical_task
 
-FIXED, TUNED = "fixed", "tuned fixed"
+# The second has padding, as in the paper, and the others the tokens of all rows one after another.
+FIXED, PADDED, TUNED = "fixed", "fixed, padded", "tuned fixed"
 # The server's batching function, and Algorithm 1 as printed.
 SERVED, PRINTED = "joint", "coordinated"
 FIXED_SIZE = 32
@@ -94,20 +95,46 @@ class EngineTasks:
 
 
 def execute(
-    engine: OpenVinoPetsEngine, tasks: EngineTasks, pool: Pool, plan: BatchPlan, kinds: Sequence[str], seed: int
+    engine: OpenVinoPetsEngine,
+    tasks: EngineTasks,
+    pool: Pool,
+    plan: BatchPlan,
+    kinds: Sequence[str],
+    seed: int,
+    *,
+    padded: bool = False,
 ) -> float:
-    """Run the batches of a plan one after another; return the seconds."""
+    """Run the batches of a plan one after another; return the seconds.
+
+    Args:
+        engine: Engine of the base.
+        tasks: Its tasks.
+        pool: The queries.
+        plan: Batches of the pool.
+        kinds: Names of the kinds.
+        seed: Seed of the token ids.
+        padded: Whether products are computed for padding too: it is then in rows of their own, without a task, so that
+            no other token attends to it.
+    """
     draw = np.random.default_rng(seed)
     batches = []
     for places in plan:
         lengths = pool.lengths[places].astype(np.int32)
-        ids = draw.integers(_VOCABULARY.start, _VOCABULARY.stop, (len(places), int(lengths.max())), np.int32)
-        batches.append(
-            ([tasks.get(kinds[pool.kinds[place]], int(pool.tasks[place])) for place in places], ids, lengths)
-        )
+        longest = int(lengths.max())
+        ids = draw.integers(_VOCABULARY.start, _VOCABULARY.stop, (len(places), longest), np.int32)
+        of_rows: list[LoadedTask | None] = [
+            tasks.get(kinds[pool.kinds[place]], int(pool.tasks[place])) for place in places
+        ]
+        if padded:
+            fill = longest - lengths[lengths < longest]
+            ids = np.concatenate([ids, np.zeros((len(fill), longest), np.int32)])
+            of_rows, lengths = of_rows + [None] * len(fill), np.concatenate([lengths, fill])
+        batches.append((of_rows, ids, lengths))
     begin = time.perf_counter()
-    for of_rows, ids, lengths in batches:
-        answer(engine, of_rows, ids, lengths)
+    for rows, ids, lengths in batches:
+        for task, vector in zip(rows, engine.pooled(rows, ids, lengths), strict=True):
+            if task is not None:
+                task.head.weight @ vector + task.head.bias
     return time.perf_counter() - begin
 
 
@@ -140,7 +167,7 @@ def compare(
     tasks = EngineTasks(engine, base)
     progress("batching: tuning the fixed size on other queries")
     tuned = tuned_size(engine, tasks, tables, size)
-    batchings: dict[str, Batching] = {**ways(FIXED_SIZE), TUNED: Fixed(tuned)}
+    batchings: dict[str, Batching] = {**ways(FIXED_SIZE), PADDED: Fixed(FIXED_SIZE), TUNED: Fixed(tuned)}
     if spread_tokens is not None:
         batchings["by_spread"] = BySpread(spread_tokens)
     found = []
@@ -169,21 +196,31 @@ def _round(
         plan = batchings[name](pool, tables)
         planning = time.perf_counter() - begin
         predicted = float(batch_seconds(pool, plan, tables).sum())
-        seconds = execute(engine, tasks, pool, plan, tables.kinds, _SEED + turn)
+        seconds = execute(engine, tasks, pool, plan, tables.kinds, _SEED + turn, padded=name == PADDED)
         found.append(Executed(name, count, spread, seconds, predicted, planning, len(plan)))
     return found
 
 
-def speedup(found: Sequence[Executed], batching: str, over: str, tasks: int | None = None) -> float:
-    """Return the speed-up of a batching function over another: mean over pools of the ratio of total seconds."""
+def speedup(
+    found: Sequence[Executed], batching: str, over: str, tasks: int | None = None, spread: float | None = None
+) -> float:
+    """Return the speed-up of a batching function over another: mean over pools of the ratio of total seconds.
+
+    Args:
+        found: Executions.
+        batching: Name of the function.
+        over: Name of the other one.
+        tasks: Number of tasks of the pools; None for all.
+        spread: Deviation of their lengths in tokens; None for all.
+    """
     sums: dict[tuple[str, int, float], float] = {}
     for each in found:
         key = each.batching, each.tasks, each.spread
         sums[key] = sums.get(key, 0.0) + each.seconds
     ratios = [
-        sums[over, count, spread] / seconds
-        for (name, count, spread), seconds in sums.items()
-        if name == batching and tasks in (None, count)
+        sums[over, count, deviation] / seconds
+        for (name, count, deviation), seconds in sums.items()
+        if name == batching and tasks in (None, count) and spread in (None, deviation)
     ]
     return float(np.mean(ratios))
 

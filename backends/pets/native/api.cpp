@@ -2,6 +2,7 @@
 #include <cstring>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "tasks.hpp"
 
@@ -72,12 +73,13 @@ TIDAL_API bool tidal_task_norm(void* task, std::uint32_t layer, std::uint32_t wi
     return attempt([&] { task_of(task).set_norm(layer, width, weight, bias); });
 }
 
-// The batch's number, or 0. `tasks` holds a handle or null for every row.
+// The batch's number, or 0. `tasks` holds a handle or null for every row, `lengths` its number of tokens.
 TIDAL_API std::int32_t tidal_batch_begin(std::uint32_t rows, void* const* tasks, const std::int32_t* lengths) {
     std::int32_t number = 0;
     attempt([&] {
         auto batch = std::make_unique<tidal::Batch>();
-        batch->lengths.assign(lengths, lengths + rows);
+        batch->all = tidal::Layout(std::vector<std::int32_t>(lengths, lengths + rows));
+        batch->one = tidal::Layout(std::vector<std::int32_t>(rows, 1));
         for (std::uint32_t row = 0; row < rows; ++row)
             batch->tasks.push_back(tasks[row] ? *static_cast<Handle*>(tasks[row]) : nullptr);
         number = tidal::begin_batch(std::move(batch));

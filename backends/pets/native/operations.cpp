@@ -68,20 +68,19 @@ bool TaskLinear::evaluate(ov::TensorVector& outputs, const ov::TensorVector& inp
     const float* const shared = inputs[0].data<const float>();
     const float* const input = inputs[1].data<const float>();
     float* const output = outputs[0].data<float>();
-    const Rows rows(inputs[2], extent);
+    const Rows rows(inputs[2], extent.tokens);
     const Kernels& level = kernels();
     const Activation activation = activation_named(activation_);
     const std::vector<int> widths(outputs_.begin(), outputs_.end());
     const int widest = *std::max_element(widths.begin(), widths.end());
     const std::size_t room = level.linear_scratch(static_cast<int>(input_width), widest, rows.widest_dense());
-    for_blocks(rows, extent, output, extent.width, [&](std::size_t row, std::size_t first, std::size_t tokens) {
+    for_pieces(rows, [&](const Piece& piece) {
         const LinearSite* sites[most_layers] = {};
-        const Task* task = rows.task(row);
+        const Task* task = rows.task(piece.row);
         for (std::size_t i = 0; i < layers_.size() && task; ++i) sites[i] = task->linear(layers_[i]);
-        const std::size_t token = row * extent.tokens + first;
-        level.linear({static_cast<int>(tokens), static_cast<int>(input_width), static_cast<int>(layers_.size()),
-                      widths.data(), sites, shared + token * extent.width, input + token * input_width,
-                      output + token * extent.width, activation},
+        level.linear({static_cast<int>(piece.tokens), static_cast<int>(input_width), static_cast<int>(layers_.size()),
+                      widths.data(), sites, shared + piece.first * extent.width, input + piece.first * input_width,
+                      output + piece.first * extent.width, activation},
                      scratch(room));
     });
     return true;
@@ -118,30 +117,31 @@ bool TaskLinearNorm::evaluate(ov::TensorVector& outputs, const ov::TensorVector&
     const float* const input = inputs[1].data<const float>();
     const float* const residual = inputs[2].data<const float>();
     float* const output = outputs[0].data<float>();
-    const Rows rows(inputs[5], extent);
+    const Rows rows(inputs[5], extent.tokens);
     const Kernels& level = kernels();
     const int width = static_cast<int>(extent.width);
     const std::size_t room = level.linear_scratch(static_cast<int>(input_width), width, rows.widest_dense());
     // Behind the kernels' scratch: what a bottleneck after the normalisation reads.
     const std::size_t whole = room + kBlock * extent.width;
-    for_blocks(rows, extent, output, extent.width, [&](std::size_t row, std::size_t first, std::size_t tokens) {
-        const Task* task = rows.task(row);
+    for_pieces(rows, [&](const Piece& piece) {
+        const Task* task = rows.task(piece.row);
         const LinearSite* site = task ? task->linear(layer_) : nullptr;
-        const std::size_t token = row * extent.tokens + first;
+        const std::size_t token = piece.first;
+        const int tokens = static_cast<int>(piece.tokens);
         float* const target = output + token * extent.width;
         if (site)
-            level.linear({static_cast<int>(tokens), static_cast<int>(input_width), 1, &width, &site,
+            level.linear({tokens, static_cast<int>(input_width), 1, &width, &site,
                           shared + token * extent.width, input + token * input_width, target, Activation::none},
                          scratch(whole));
         const NormSite own = norm_site(task, norm_, inputs[3], inputs[4]);
         if (site && site->after_norm) {
             float* const kernels_own = scratch(whole);
             float* const normalised = kernels_own + room;
-            level.norm({static_cast<int>(tokens), width, static_cast<float>(epsilon_), target,
+            level.norm({tokens, width, static_cast<float>(epsilon_), target,
                         residual + token * extent.width, own.weight, own.bias, normalised});
-            level.bottleneck({static_cast<int>(tokens), width, site, normalised, target}, kernels_own);
+            level.bottleneck({tokens, width, site, normalised, target}, kernels_own);
         }
-        level.norm({static_cast<int>(tokens), width, static_cast<float>(epsilon_),
+        level.norm({tokens, width, static_cast<float>(epsilon_),
                     site ? target : shared + token * extent.width, residual + token * extent.width, own.weight,
                     own.bias, target});
     });
@@ -174,12 +174,12 @@ bool TaskNorm::evaluate(ov::TensorVector& outputs, const ov::TensorVector& input
     outputs[0].set_shape(inputs[0].get_shape());
     const float* const source = inputs[0].data<const float>();
     float* const output = outputs[0].data<float>();
-    const Rows rows(inputs[3], extent);
+    const Rows rows(inputs[3], extent.tokens);
     const Kernels& level = kernels();
-    for_blocks(rows, extent, output, extent.width, [&](std::size_t row, std::size_t first, std::size_t tokens) {
-        const NormSite own = norm_site(rows.task(row), norm_, inputs[1], inputs[2]);
-        const std::size_t offset = (row * extent.tokens + first) * extent.width;
-        level.norm({static_cast<int>(tokens), static_cast<int>(extent.width), static_cast<float>(epsilon_),
+    for_pieces(rows, [&](const Piece& piece) {
+        const NormSite own = norm_site(rows.task(piece.row), norm_, inputs[1], inputs[2]);
+        const std::size_t offset = piece.first * extent.width;
+        level.norm({static_cast<int>(piece.tokens), static_cast<int>(extent.width), static_cast<float>(epsilon_),
                     source + offset, nullptr, own.weight, own.bias, output + offset});
     });
     return true;
@@ -220,28 +220,27 @@ bool RowAttention::evaluate(ov::TensorVector& outputs, const ov::TensorVector& i
     const Extent queries(inputs[0]), keys(inputs[1]);
     const std::size_t width = static_cast<std::size_t>(width_), heads = static_cast<std::size_t>(heads_);
     const std::size_t size = width / heads;
-    outputs[0].set_shape({queries.rows, queries.tokens, width});
+    outputs[0].set_shape({1, queries.tokens, width});
     const float* const query = inputs[0].data<const float>();
     const float* const key = inputs[1].data<const float>() + keys.width - 2 * width;
     float* const output = outputs[0].data<float>();
-    if (received_) outputs[1].set_shape({queries.rows, heads, keys.tokens});
+    if (received_) outputs[1].set_shape({1, heads, keys.tokens});
     float* const received = received_ ? outputs[1].data<float>() : nullptr;
-    const Rows rows(inputs[2], keys);
+    const Rows asking(inputs[2], queries.tokens), rows(inputs[2], keys.tokens);
+    std::size_t longest = 0;
+    for (std::size_t row = 0; row < rows.size(); ++row) longest = std::max(longest, rows.tokens(row));
     const Kernels& level = kernels();
-    const std::size_t room = level.attention_scratch(static_cast<int>(keys.tokens), static_cast<int>(size));
-    in_parallel(queries.rows * heads, [&](std::size_t index) {
-        const std::size_t row = index / heads, column = index % heads * size;
-        const std::size_t real_keys = rows.length(row), real = std::min(real_keys, queries.tokens);
-        const float* const row_key = key + row * keys.tokens * keys.width + column;
-        float* const target = output + row * queries.tokens * width + column;
-        float* const own = received ? received + index * keys.tokens : nullptr;
-        if (own) std::memset(own, 0, keys.tokens * sizeof(float));
-        level.attention({static_cast<int>(real), static_cast<int>(real_keys), static_cast<int>(size),
-                         query + row * queries.tokens * queries.width + column, row_key, row_key + width, target,
+    const std::size_t room = level.attention_scratch(static_cast<int>(longest), static_cast<int>(size));
+    in_parallel(rows.size() * heads, [&](std::size_t index) {
+        const std::size_t row = index / heads, head = index % heads, column = head * size;
+        const float* const row_key = key + rows.first(row) * keys.width + column;
+        float* const own = received ? received + head * keys.tokens + rows.first(row) : nullptr;
+        if (own) std::memset(own, 0, rows.tokens(row) * sizeof(float));
+        level.attention({static_cast<int>(asking.tokens(row)), static_cast<int>(rows.tokens(row)),
+                         static_cast<int>(size), query + asking.first(row) * queries.width + column, row_key,
+                         row_key + width, output + asking.first(row) * width + column,
                          static_cast<int>(queries.width), static_cast<int>(keys.width), static_cast<int>(width), own},
                         scratch(room));
-        for (std::size_t token = real; token < queries.tokens; ++token)
-            std::memset(target + token * width, 0, size * sizeof(float));
     });
     return true;
 }

@@ -1,6 +1,6 @@
-// The operations of an encoder's graph. Each has an input `batch`, i32 [1]: the number of the running batch,
-// which says what task and how many real tokens each row has; 0 is the base alone, all tokens real.
-// Outputs at tokens that are padding are zeros.
+// The operations of an encoder's graph. The tokens of all rows of a batch are one after another, without padding. Each
+// operation has an input `batch`, i32 [1]: the number of the running batch, which says what task and how many tokens
+// each row has; 0 is the base alone, all tokens of one row. Tensors of tokens have all of them, or one of each row.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace tidal {
 
-// (shared [rows, tokens, outputs] or [rows, outputs], input [rows, tokens, inputs] or [rows, inputs], batch):
-// shared + what tasks add at linear layers that read the same input, side by side; then the base's activation.
+// (shared [1, tokens, outputs] or [rows, outputs], input [1, tokens, inputs] or [rows, inputs], batch): shared + what
+// tasks add at linear layers that read the same input, side by side; then the base's activation.
 class TaskLinear : public ov::op::Op {
 public:
     OPENVINO_OP("TaskLinear", "tidal");
@@ -29,7 +29,7 @@ private:
 };
 
 // (shared, input, residual, weight [width], bias [width], batch): normalise shared + what tasks add + residual, with
-// each task's own weight and bias. All but the last three are [rows, tokens, ...].
+// each task's own weight and bias. The first three are [1, tokens, ...].
 class TaskLinearNorm : public ov::op::Op {
 public:
     OPENVINO_OP("TaskLinearNorm", "tidal");
@@ -46,7 +46,7 @@ private:
     double epsilon_ = 0;
 };
 
-// (source [rows, tokens, width], weight, bias, batch): normalise with each task's own weight and bias.
+// (source [1, tokens, width], weight, bias, batch): normalise with each task's own weight and bias.
 class TaskNorm : public ov::op::Op {
 public:
     OPENVINO_OP("TaskNorm", "tidal");
@@ -62,9 +62,9 @@ private:
     double epsilon_ = 0;
 };
 
-// (queries [rows, queries, width or more], keys [rows, tokens, 2 * width or more], batch): attention to real tokens.
-// Queries are the first `width` columns of their input, keys and values the last 2 * width of theirs. With `received` a
-// second output [rows, heads, tokens]: what each token gets of the attention of all real queries of its row.
+// (queries [1, queries, width or more], keys [1, tokens, 2 * width or more], batch): attention of each row to its own
+// tokens. Queries are the first `width` columns of their input, keys and values the last 2 * width of theirs. With
+// `received` a second output [1, heads, tokens]: what each token gets of the attention of all queries of its row.
 class RowAttention : public ov::op::Op {
 public:
     OPENVINO_OP("RowAttention", "tidal");

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "openvino/core/except.hpp"
 #include "openvino/runtime/tensor.hpp"
@@ -16,34 +16,44 @@
 
 namespace tidal {
 
-// Rows and tokens of a tensor [rows, tokens, width] or [rows, width].
+// Tokens of a tensor [1, tokens, width] or [tokens, width].
 struct Extent {
     explicit Extent(const ov::Tensor& tensor) {
         const ov::Shape& shape = tensor.get_shape();
-        rows = shape[0];
-        tokens = shape.size() == 3 ? shape[1] : 1;
         width = shape.back();
+        tokens = tensor.get_size() / width;
     }
-    std::size_t rows, tokens, width;
+    std::size_t tokens, width;
 };
 
+// The rows of the running batch, and where their tokens are in a tensor: it has all of them, or one of each row.
 class Rows {
 public:
-    Rows(const ov::Tensor& number, const Extent& extent) : extent_(extent) {
+    Rows(const ov::Tensor& number, std::size_t tokens) {
         const std::int32_t wanted = *number.data<const std::int32_t>();
         batch_ = running_batch(wanted);
         OPENVINO_ASSERT(batch_ || wanted == 0, "no running batch has the number ", wanted);
-        OPENVINO_ASSERT(!batch_ || batch_->tasks.size() == extent.rows, "the batch has other rows than the tensors");
+        if (!batch_) {
+            alone_ = Layout({static_cast<std::int32_t>(tokens)});
+            layout_ = &alone_;
+            return;
+        }
+        layout_ = tokens == batch_->all.tokens() ? &batch_->all : &batch_->one;
+        OPENVINO_ASSERT(layout_->tokens() == tokens, "the batch has other tokens than the tensors");
     }
+    Rows(const Rows&) = delete;
+    Rows& operator=(const Rows&) = delete;
+    std::size_t size() const { return layout_->firsts.size() - 1; }
     const Task* task(std::size_t row) const { return batch_ ? batch_->tasks[row].get() : nullptr; }
-    std::size_t length(std::size_t row) const {
-        return batch_ ? std::min<std::size_t>(batch_->lengths[row], extent_.tokens) : extent_.tokens;
-    }
+    std::size_t first(std::size_t row) const { return layout_->firsts[row]; }
+    std::size_t tokens(std::size_t row) const { return layout_->firsts[row + 1] - layout_->firsts[row]; }
+    const std::vector<Piece>& pieces() const { return layout_->pieces; }
     int widest_dense() const { return batch_ ? batch_->widest_dense : 0; }
 
 private:
-    Extent extent_;
     const Batch* batch_;
+    const Layout* layout_;
+    Layout alone_;
 };
 
 // Scratch of the calling thread, aligned for vectors.
@@ -76,18 +86,11 @@ void in_parallel(std::size_t count, const Work& work) {
         tbb::simple_partitioner{});
 }
 
-// Call work(row, first token, real tokens) for all blocks; what is padding is cleared.
+// Call work(piece) for all pieces of the rows.
 template <typename Work>
-void for_blocks(const Rows& rows, const Extent& extent, float* output, std::size_t width, const Work& work) {
-    const std::size_t blocks = (extent.tokens + kBlock - 1) / kBlock;
-    in_parallel(extent.rows * blocks, [&](std::size_t index) {
-        const std::size_t row = index / blocks, first = index % blocks * kBlock;
-        const std::size_t end = std::min(first + kBlock, extent.tokens);
-        const std::size_t real = std::clamp(rows.length(row), first, end);
-        if (real > first) work(row, first, real - first);
-        if (end > real)
-            std::memset(output + (row * extent.tokens + real) * width, 0, (end - real) * width * sizeof(float));
-    });
+void for_pieces(const Rows& rows, const Work& work) {
+    const std::vector<Piece>& pieces = rows.pieces();
+    in_parallel(pieces.size(), [&](std::size_t index) { work(pieces[index]); });
 }
 
 }  // namespace tidal

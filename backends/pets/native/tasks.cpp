@@ -114,6 +114,15 @@ void Task::set_norm(std::size_t layer, std::uint32_t width, const float* weight,
     target.bias = copied(bias, width, width);
 }
 
+Layout::Layout(const std::vector<std::int32_t>& lengths) {
+    for (std::size_t row = 0; row < lengths.size(); ++row) {
+        const std::size_t first = firsts.back(), end = first + static_cast<std::size_t>(lengths[row]);
+        for (std::size_t token = first; token < end; token += kBlock)
+            pieces.push_back({row, token, std::min<std::size_t>(kBlock, end - token)});
+        firsts.push_back(end);
+    }
+}
+
 namespace {
 
 constexpr std::int32_t most_batches = 1024;

@@ -85,10 +85,27 @@ private:
     int widest_dense_ = 0;
 };
 
+// Some tokens of one row, among the tokens of a tensor.
+struct Piece {
+    std::size_t row, first, tokens;
+};
+
+// Where the tokens of each row are in a tensor, and the pieces of them that are computed in parallel.
+struct Layout {
+    Layout() = default;
+    // Rows of some tokens each, one after another.
+    explicit Layout(const std::vector<std::int32_t>& lengths);
+    std::size_t tokens() const { return firsts.back(); }
+
+    std::vector<std::size_t> firsts = {0};  // [rows + 1] first token of each row, and the number of all
+    std::vector<Piece> pieces;
+};
+
 // The rows of a batch that runs: it keeps its tasks alive.
 struct Batch {
     std::vector<std::shared_ptr<const Task>> tasks;  // [rows], null for the base alone
-    std::vector<std::int32_t> lengths;               // [rows] real tokens
+    Layout all;                                      // all tokens of all rows
+    Layout one;                                      // one token of each row
     int widest_dense = 0;
 };
 

@@ -15,11 +15,17 @@ _KIND_BUCKETS = (1, 2, 3, 4, 5)
 
 
 class PetsMetrics(IntakeMetrics):
-    """The metric families `tidal_pets_*` of queries and batches."""
+    """The metric families `tidal_pets_*` of queries and batches.
 
-    def __init__(self, metrics: Metrics, lengths: Sequence[int]) -> None:
+    Args:
+        metrics: Metrics of the model.
+        lengths: Buckets of the queries' lengths in tokens.
+        packed: Whether batches have no padding.
+    """
+
+    def __init__(self, metrics: Metrics, lengths: Sequence[int], *, packed: bool) -> None:
         super().__init__(metrics)
-        self._all = metrics
+        self._all, self._packed = metrics, packed
         self.waiting = metrics.gauge("waiting_queries", "Queries in the queue")
         self._length = metrics.histogram(
             "query_length_tokens", "Query lengths, special tokens included", buckets=lengths
@@ -62,4 +68,4 @@ class PetsMetrics(IntakeMetrics):
         for kind, count in kinds.items():
             self._all.counter("executed_queries_total", "Queries run, by their task's kind", kind=kind).inc(count)
         self._tokens.inc(sum(lengths))
-        self._padded.inc(max(lengths) * len(queries))
+        self._padded.inc(sum(lengths) if self._packed else max(lengths) * len(queries))

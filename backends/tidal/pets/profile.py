@@ -1,13 +1,14 @@
 """Measured costs of a frozen encoder and of tasks' terms, and the tables in which batching looks them up.
 
 A batch of N queries, the longest of L tokens, takes α[N][L] for the shared encoder, and β[kind][n][l] for the terms of
-each of its tasks, where the task has n queries, the longest of l tokens (PetS §4.1).
+each of its tasks, where the task has n queries, the longest of l tokens (PetS §4.1). An engine that does not pad takes
+α[N][L] for N queries of L tokens in the mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +19,7 @@ from tidal.errors import InvalidArgument
 from tidal.profiles import LatencyProfile, check_grid, interpolated
 
 FloatTable = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
 
 
 class Grid(BaseModel):
@@ -101,6 +103,9 @@ class PetsProfile(BaseModel):
     memory_bytes: Grid = Field(description="memory of a batch's activations in bytes")
     operators: Mapping[str, OperatorProfile] = Field({}, description="operators by kind, for the streams of a GPU")
     streams: StreamRule | None = None
+    packed: bool = Field(
+        False, description="whether batches have no padding: α is then that of as many queries of the mean length"
+    )
     spread_tokens: float | None = Field(
         None,
         ge=0,
@@ -152,8 +157,10 @@ class PetsProfile(BaseModel):
         terms = np.zeros((len(self.terms_ms) + 1, *shared.shape))
         for position, grid in enumerate(self.terms_ms.values()):
             terms[position, :, :-1][allowed[:, :-1]] = grid.table[: shape[0], : most + 1][allowed[:, :-1]] / 1e3
+        if self.packed:
+            _extend(terms[:-1], allowed[:, 1:-1].sum(axis=1))
         terms[-1] = terms[:-1].max(0)
-        return Tables(tuple(self.terms_ms), shared, terms)
+        return Tables(tuple(self.terms_ms), shared, terms, packed=self.packed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,13 +173,16 @@ class Tables:
             for batches that are not permitted: beyond what was measured or fits, in row 0, in column 0, and in the last
             column, which stands for more queries than are permitted.
         terms: Seconds of a task's terms (β) by kind, length and the task's number of queries, [kinds + 1,
-            max_length + 1, max_batch + 2]; 0 where `shared` is infinite. The last entry is the maximum over kinds and
-            stands for kinds that were not measured.
+            max_length + 1, max_batch + 2]; where `shared` is infinite 0, or without padding in proportion to the
+            queries. The last entry is the maximum over kinds and stands for kinds that were not measured.
+        packed: Whether batches have no padding. A task of a batch may then have more long queries than a batch of them
+            alone, if the others are short.
     """
 
     kinds: tuple[str, ...]
     shared: FloatTable
     terms: FloatTable
+    packed: bool = False
 
     @property
     def max_batch(self) -> int:
@@ -183,6 +193,23 @@ class Tables:
     def max_length(self) -> int:
         """Length in tokens of the longest query that may run alone."""
         return int(np.flatnonzero(np.isfinite(self.shared[:, 1]))[-1])
+
+    def length_of(self, longest: int, tokens: int, queries: int) -> int:
+        """Length at which queries are looked up: that of the longest, without padding the mean, rounded up.
+
+        Args:
+            longest: Length of the longest query in tokens.
+            tokens: Sum of the lengths.
+            queries: Number of queries, at least 1.
+        """
+        return -(-tokens // queries) if self.packed else longest
+
+    def lengths_of(self, longest: IntArray, tokens: IntArray, queries: IntArray) -> IntArray:
+        """The same for many batches or tasks of batches; a number of queries may be 0."""
+        if not self.packed:
+            return longest
+        found: IntArray = np.minimum(-(-tokens // np.maximum(queries, 1)), len(self.shared) - 1)
+        return found
 
     def kind(self, name: str) -> int:
         """Index of a kind in `terms`; the last entry, the most expensive kind, for a kind that was not measured."""
@@ -197,11 +224,11 @@ class Tables:
         terms = np.zeros_like(self.terms)
         for name in set(kept).intersection(self.kinds):
             terms[self.kind(name)] = self.terms[self.kind(name)]
-        return Tables(self.kinds, self.shared, terms)
+        return replace(self, terms=terms)
 
     def scaled(self, factor: float) -> Tables:
         """The same tables with all costs multiplied, for which every batching function makes the same plans."""
-        return self if factor == 1 else Tables(self.kinds, self.shared * factor, self.terms * factor)
+        return self if factor == 1 else replace(self, shared=self.shared * factor, terms=self.terms * factor)
 
     def alone_s(self, kind: int, length: int) -> float:
         """Seconds of one query in a batch of its own.
@@ -211,6 +238,18 @@ class Tables:
             length: Length of the query in tokens.
         """
         return float(self.shared[length, 1] + self.terms[kind, length, 1])
+
+
+def _extend(terms: FloatTable, measured: IntArray) -> None:
+    """Fill in terms beyond the largest measured number of queries, in proportion to the number.
+
+    Args:
+        terms: Terms by kind, length and number of queries.
+        measured: The largest measured number by length.
+    """
+    for length, most in enumerate(measured.tolist()):
+        if most:
+            terms[:, length, most + 1 :] = terms[:, length, most, None] * np.arange(most + 1, terms.shape[2]) / most
 
 
 def _extent(lengths: Sequence[int], batches: Sequence[int], values: Sequence[Sequence[float]]) -> str:

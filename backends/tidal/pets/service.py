@@ -74,7 +74,7 @@ class PetsService:
         self._type_ids = type_ids
         self._lanes = lanes_of(engine)
         self._scheduler = scheduler
-        self._metrics = PetsMetrics(context.metrics, lengths)
+        self._metrics = PetsMetrics(context.metrics, lengths, packed=engine.description.packed)
         self._answer_metrics = AnswerMetrics(context.metrics)
         self._changed = threading.Condition()
         self._draining = False  # no more requests are admitted

@@ -1,9 +1,10 @@
 """An encoder as an OpenVINO graph whose operations look up every row's task in the running batch.
 
-A block is four shared products, each followed by an operation. Query, key and value are one product; activation,
-residual and normalisation are computed together with the task's terms; attention skips padding. Only the first token's
-vector is pooled, so the last block computes its outputs for the first `kept` tokens alone: 1, or all for tasks that
-read every token. All its queries are computed if the attention that tokens receive is an output.
+The tokens of all rows are one after another, without padding: a batch of any lengths costs what its tokens cost, and
+attention is computed row by row. A block is four shared products, each followed by an operation. Query, key and value
+are one product; activation, residual and normalisation are computed together with the task's terms. Only the first
+token's vector is pooled, so the last block computes its outputs for some tokens alone: the first of each row, or all
+for tasks that read every token. All its queries are computed if the attention that tokens receive is an output.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from tidal_builders.pets.encoder import Encoder
 def build_graph(encoder: Encoder, digest: str, *, attention: bool = False) -> tuple[ov.Model, Description]:
     """Make the graph of an encoder and its description.
 
-    Inputs of the graph: `input_ids` i32 [rows, tokens], `token_type_ids` i32 [rows, tokens] if the encoder has types,
-    `kept` i32 [1], `batch` i32 [1]. Outputs: `pooled` f32 [rows, width], `hidden` f32 [rows, kept, width], and with
-    attention `attention_received` f32 [rows, tokens], summed over layers, heads and queries (Tabi §4.2).
+    Inputs of the graph: `input_ids` i32 [1, tokens], `position_ids` i32 [1, tokens], `token_type_ids` i32 [1, tokens]
+    if the encoder has types, `computed` i32 [outputs] (tokens that the last block computes, the first of each row or
+    all), `first` i32 [rows] (where the first token of each row is among them), `batch` i32 [1]. Outputs: `pooled` f32
+    [rows, width], `hidden` f32 [1, outputs, width], and with attention `attention_received` f32 [1, tokens], summed
+    over layers, heads and queries (Tabi §4.2).
 
     Args:
         encoder: Weights of the encoder.
@@ -51,30 +54,30 @@ class _Graph:
         self.factory = NodeFactory("opset13")
         self.factory.add_extension(str(library_path()))
         self.batch = ops.parameter([1], np.int32, name="batch")
-        self.kept = ops.parameter([1], np.int32, name="kept")
+        self.computed = ops.parameter([-1], np.int32, name="computed")
 
     def build(self, digest: str) -> tuple[ov.Model, Description]:
         encoder = self.encoder
-        ids = ops.parameter([-1, -1], np.int32, name="input_ids")
-        inputs = [ids]
-        hidden = ops.gather(_constant(encoder.words, WORDS), ids, _axis(0))
-        tokens = ops.gather(ops.shape_of(ids, "i32"), _axis([1]), _axis(0))
-        hidden = ops.add(hidden, ops.slice(_constant(encoder.positions, "positions"), _axis([0]), tokens, _axis([1])))
+        tables = {"input_ids": (encoder.words, WORDS), "position_ids": (encoder.positions, "positions")}
         if encoder.types is not None:
-            types = ops.parameter([-1, -1], np.int32, name="token_type_ids")
-            inputs.append(types)
-            hidden = ops.add(hidden, ops.gather(_constant(encoder.types, "types"), types, _axis(0)))
+            tables["token_type_ids"] = encoder.types, "types"
+        inputs = [ops.parameter([1, -1], np.int32, name=name) for name in tables]
+        looked_up = [
+            ops.gather(_constant(*table), ids, _axis(0)) for ids, table in zip(inputs, tables.values(), strict=True)
+        ]
+        hidden = reduce(ops.add, looked_up)
         weight, bias, attributes = self._norm(encoder.embedding_norm)
         hidden = self._create("TaskNorm", [hidden, weight, bias, self.batch], attributes)
         for block in encoder.blocks:
             hidden = self._block(block, hidden, last=block is encoder.blocks[-1])
-        pooled = ops.squeeze(_first_tokens(hidden, _axis([1])), _axis([1]))
+        first = ops.parameter([-1], np.int32, name="first")
+        pooled = ops.squeeze(_tokens(hidden, first), _axis([0]))
         if encoder.pooler is not None:
             pooled = self._linear([encoder.pooler.path], pooled, encoder.pooler.activation)
         outputs = [(pooled, "pooled"), (hidden, "hidden")]
         if self.attention:
             outputs.append((ops.reduce_sum(reduce(ops.add, self.received), _axis([1])), ATTENTION_RECEIVED))
-        inputs += [self.kept, self.batch]
+        inputs += [self.computed, first, self.batch]
         for node, name in [*((node, node.get_friendly_name()) for node in inputs), *outputs]:
             node.output(0).get_tensor().set_names({name})
         description = Description(
@@ -88,12 +91,13 @@ class _Graph:
             norm=tuple(self.norm),
             attention=self.attention,
             hidden=True,
+            packed=True,
         )
         return ov.Model([ops.result(node) for node, _ in outputs], inputs, "encoder"), description
 
     def _block(self, block: BlockPaths, hidden: Any, *, last: bool) -> Any:
         if last and not self.attention:
-            residual = _first_tokens(hidden, self.kept)
+            residual = _tokens(hidden, self.computed)
             query = self._linear([block.query], residual)
             key = self._linear([block.key, block.value], hidden)
         else:
@@ -105,7 +109,7 @@ class _Graph:
             self.received.append(mixed.output(1))
             mixed = mixed.output(0)
             if last:
-                mixed, residual = _first_tokens(mixed, self.kept), _first_tokens(hidden, self.kept)
+                mixed, residual = _tokens(mixed, self.computed), _tokens(hidden, self.computed)
         attended = self._linear_norm(block.attention_output, block.attention_norm, mixed, residual)
         inner = self._linear([block.inner], attended, self.encoder.activation)
         return self._linear_norm(block.outer, block.output_norm, inner, attended)
@@ -170,5 +174,5 @@ def _axis(value: int | list[int]) -> Any:
     return ops.constant(np.asarray(value, np.int32))
 
 
-def _first_tokens(hidden: Any, count: Any) -> Any:
-    return ops.slice(hidden, _axis([0]), count, _axis([1]), _axis([1]))
+def _tokens(hidden: Any, numbers: Any) -> Any:
+    return ops.gather(hidden, numbers, _axis(1))

@@ -64,8 +64,8 @@ def measure_profile(
     adds.
 
     Several tasks, because the terms of a single one seem to cost nothing: its numbers are still in the processor's
-    caches from the batch before. Everything is measured in the same rounds; β is smoothed, see `_monotone`. On a GPU,
-    the memory of batches and the best number of streams are measured too.
+    caches from the batch before. Everything is measured in the same rounds, and smoothed, see `_monotone`: a plan would
+    choose the cells that were lucky. On a GPU, the memory of batches and the best number of streams are measured too.
 
     Args:
         engine: Engine of the base.
@@ -92,7 +92,7 @@ def measure_profile(
     for task in itertools.chain(*tasks.values()):
         if task is not None:
             engine.remove(task)
-    profile = _profile(timings, grid, kinds, memory, threads)
+    profile = _profile(timings, grid, kinds, memory, threads, packed=engine.description.packed)
     if on_gpu(engine):
         profile = with_streams(engine, layers, profile, seconds=seconds)
     return profile
@@ -130,6 +130,8 @@ def _profile(
     kinds: Sequence[str],
     memory_bytes: Mapping[tuple[int, int], float],
     threads: int,
+    *,
+    packed: bool,
 ) -> PetsProfile:
     lengths, batches = tuple(grid), tuple(grid[min(grid)])
 
@@ -146,8 +148,8 @@ def _profile(
     shared = LatencyProfile(
         lengths=lengths,
         batches=batches,
-        median_ms=rows({cell: timing.median_ms for cell, timing in alpha.items()}),
-        p95_ms=rows({cell: timing.p95_ms for cell, timing in alpha.items()}),
+        median_ms=rows(_monotone({cell: timing.median_ms for cell, timing in alpha.items()})),
+        p95_ms=rows(_monotone({cell: timing.p95_ms for cell, timing in alpha.items()})),
         threads=threads,
     )
     terms = {
@@ -159,7 +161,7 @@ def _profile(
         for kind in kinds
     }
     memory = Grid(lengths=lengths, batches=batches, values=rows(memory_bytes))
-    profile = PetsProfile(shared=shared, terms_ms=terms, memory_bytes=memory)
+    profile = PetsProfile(shared=shared, terms_ms=terms, memory_bytes=memory, packed=packed)
     return profile.model_copy(update={"spread_tokens": spread_threshold(profile.tables())})
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 
 from tidal.pets.policies import Pool
@@ -23,6 +25,7 @@ def make_profile(
     longest: int = 16,
     most: int = 16,
     memory: Cost = lambda length, queries: length * queries,
+    packed: bool = False,
 ) -> PetsProfile:
     """A profile with costs in milliseconds and bytes at every length and number of queries."""
     lengths, batches = tuple(range(1, longest + 1)), tuple(range(1, most + 1))
@@ -35,17 +38,27 @@ def make_profile(
         shared=LatencyProfile(lengths=lengths, batches=batches, median_ms=alpha, p95_ms=alpha, threads=1),
         terms_ms={kind: Grid(lengths=lengths, batches=batches, values=rows(cost)) for kind, cost in terms.items()},
         memory_bytes=Grid(lengths=lengths, batches=batches, values=rows(memory)),
+        packed=packed,
     )
+
+
+def looked_up(tables: Tables, lengths: Sequence[int]) -> int:
+    """Length at which a batch of these queries is looked up."""
+    return math.ceil(Fraction(sum(lengths), len(lengths))) if tables.packed else max(lengths)
 
 
 def alpha(tables: Tables, lengths: Sequence[int]) -> float:
     """α of a batch of these queries; infinite if the batch is not allowed."""
-    return float(tables.shared[max(lengths), len(lengths)]) if len(lengths) <= tables.max_batch else INFINITE
+    if len(lengths) > tables.max_batch:
+        return INFINITE
+    return float(tables.shared[looked_up(tables, lengths), len(lengths)])
 
 
-def beta(tables: Tables, kind: int, lengths: Sequence[int]) -> float:
-    """β of a mini-batch; infinite if it is not allowed as a batch."""
-    return INFINITE if alpha(tables, lengths) == INFINITE else float(tables.terms[kind, max(lengths), len(lengths)])
+def beta(tables: Tables, kind: int, lengths: Sequence[int], *, alone: bool = True) -> float:
+    """β of a mini-batch; infinite if it would run alone and is not allowed as a batch."""
+    if alone and alpha(tables, lengths) == INFINITE:
+        return INFINITE
+    return float(tables.terms[kind, looked_up(tables, lengths), len(lengths)])
 
 
 def batch_latency(tables: Tables, pool: Pool, batch: Sequence[int]) -> float:
@@ -53,7 +66,8 @@ def batch_latency(tables: Tables, pool: Pool, batch: Sequence[int]) -> float:
     total = alpha(tables, [int(pool.lengths[place]) for place in batch])
     for task in {int(pool.tasks[place]) for place in batch}:
         own = [place for place in batch if pool.tasks[place] == task]
-        total += beta(tables, int(pool.kinds[own[0]]), [int(pool.lengths[place]) for place in own])
+        lengths = [int(pool.lengths[place]) for place in own]
+        total += beta(tables, int(pool.kinds[own[0]]), lengths, alone=False) if total < INFINITE else 0.0
     return total
 
 

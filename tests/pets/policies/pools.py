@@ -24,6 +24,7 @@ def any_tables(draw: st.DrawFn) -> Tables:
         {kind: lambda length, n, kind=kind: costs[kind][(length - 1) * MOST + n - 1] for kind in KINDS},  # type: ignore[misc]
         longest=LONGEST,
         most=MOST,
+        packed=draw(st.booleans()),
     )
     return profile.tables(max_batch=draw(st.integers(1, MOST)), memory_bytes=draw(st.integers(LONGEST, 20)))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,7 @@ class FakeEngine:
         batches: Number of classes of each row's task, by batch.
         before: Called with the number of a batch, from 0, before it runs; may block or raise.
         adding: Called with a task's terms before it is added.
+        description: What the service reads of an encoder's layers.
         narrow: Number of lanes with one thread each.
         used: Lane of each batch that ran on one of those.
     """
@@ -85,7 +87,7 @@ class FakeEngine:
     tasks: list[FakeTask] = field(default_factory=list)
     before: Callable[[int], None] = lambda _number: None
     adding: Callable[[TaskTerms], None] = lambda _terms: None
-    description: Any = None
+    description: Any = field(default_factory=lambda: SimpleNamespace(packed=False))
     narrow: int = 0
     used: list[int] = field(default_factory=list)
 

@@ -84,6 +84,7 @@ class Description(Strict):
     form: EncoderForm | None = Field(None, description="form of an encoder without a graph")
     attention: bool = Field(False, description="whether the graph returns the attention that tokens receive")
     hidden: bool = Field(False, description="whether hidden states are outputs, and not only pooled vectors")
+    packed: bool = Field(False, description="whether the graph takes the tokens of all rows without padding")
 
 
 def read_description(folder: Path) -> Description:

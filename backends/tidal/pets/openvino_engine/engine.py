@@ -26,6 +26,7 @@ from tidal.pets.engine.contract import (
 from tidal.pets.engine.description import ATTENTION_RECEIVED, GRAPH_FILE, WORDS, Description, read_description
 from tidal.pets.openvino_engine.merging import merge_into
 from tidal.pets.openvino_engine.native import core, library, raise_on_failure
+from tidal.pets.openvino_engine.packing import PackedRows
 from tidal.pets.openvino_engine.tasks import NativeTask, load_task
 from tidal.pets.terms import FloatArray, TaskTerms
 
@@ -65,18 +66,22 @@ class OpenVinoLane:
         if all_tokens and not self.description.hidden:
             raise no_hidden_error()
         bounded, types = checked_batch(self.description, tasks, ids, lengths, type_ids)
-        inputs: dict[str, npt.NDArray[Any]] = {"input_ids": bounded}
+        packed = PackedRows.of(lengths, bounded.shape[1])
+        computed = np.arange(packed.tokens, dtype=np.int32) if all_tokens else packed.first
+        inputs: dict[str, npt.NDArray[Any]] = {
+            "input_ids": packed.pack(bounded),
+            "position_ids": packed.positions,
+            "computed": computed,
+            "first": packed.first if all_tokens else np.arange(len(packed.first), dtype=np.int32),
+        }
         if types is not None:
-            inputs["token_type_ids"] = types
-        if self.description.hidden:
-            inputs["kept"] = np.asarray([bounded.shape[1] if all_tokens else 1], np.int32)
-        handles = np.empty(len(tasks), np.uintp)
-        counts = np.ascontiguousarray(lengths, np.int32)
+            inputs["token_type_ids"] = packed.pack(types)
+        handles = np.zeros(len(packed.first), np.uintp)
         request = self._requests.get()
         try:
             with self._handles:
-                handles[:] = [0 if task is None else _native(task).handle for task in tasks]
-                batch = library().tidal_batch_begin(len(tasks), handles.ctypes.data, counts.ctypes.data)
+                handles[: len(tasks)] = [0 if task is None else _native(task).handle for task in tasks]
+                batch = library().tidal_batch_begin(len(handles), handles.ctypes.data, packed.lengths.ctypes.data)
             raise_on_failure(batch)
             try:
                 inputs["batch"] = np.asarray([batch], np.int32)
@@ -84,15 +89,15 @@ class OpenVinoLane:
                     # OpenVINO reads the array in place, and does not keep it alive: `inputs` does.
                     request.set_tensor(name, ov.Tensor(array, shared_memory=True))
                 request.infer(share_outputs=True)
-                wanted = {"pooled": True, "hidden": self.description.hidden, ATTENTION_RECEIVED: attention}
-                found: dict[str, FloatArray] = {
-                    name: request.get_tensor(name).data.copy() for name, wants in wanted.items() if wants
-                }
+                pooled = request.get_tensor("pooled").data[: len(tasks)].copy()
+                hidden = request.get_tensor("hidden").data[0]
+                hidden = packed.unpack(hidden) if all_tokens else hidden[: len(tasks), None].copy()
+                received = packed.unpack(request.get_tensor(ATTENTION_RECEIVED).data[0]) if attention else None
             finally:
                 library().tidal_batch_end(batch)
         finally:
             self._requests.put(request)
-        return EncoderOutputs(found["pooled"], found.get("hidden"), found.get(ATTENTION_RECEIVED))
+        return EncoderOutputs(pooled, hidden, received)
 
 
 class OpenVinoPetsEngine:
@@ -186,9 +191,11 @@ def open_openvino_engine(
     Raises:
         InvalidArgument: The files cannot be read, or `merged` does not fit them.
         NotFound: The library of graph operations is not built.
-        Unsupported: This processor does not run the precision.
+        Unsupported: This processor does not run the precision, or the graph is of an earlier release.
     """
     description = read_description(folder)
+    if not description.packed:
+        raise Unsupported(f"{folder} was exported by an earlier release, whose graphs pad: build the model again")
     try:
         graph = core().read_model(folder / GRAPH_FILE)
     except RuntimeError as error:

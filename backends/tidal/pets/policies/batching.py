@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidal.pets.policies.pool import BatchPlan, IntArray, Pool, sum_of_waiting, total_seconds
+from tidal.pets.policies.pool import BatchPlan, Pool, sum_of_waiting, total_seconds
 from tidal.pets.policies.splitting import best_split, windows
-from tidal.pets.profile import FloatTable, Tables
+from tidal.pets.profile import FloatTable, IntArray, Tables
 
 Batching = Callable[[Pool, Tables], BatchPlan]
 
@@ -29,13 +29,14 @@ class Fixed:
     def __call__(self, pool: Pool, tables: Tables) -> BatchPlan:
         """Split a pool into batches."""
         plan: BatchPlan = []
-        start, longest = 0, 0
+        start, longest, tokens = 0, 0, 0
         for position, length in enumerate(pool.lengths.tolist()):
             size = position - start + 1
-            longest = max(longest, length)
-            if size > self.size or not np.isfinite(tables.shared[longest, min(size, tables.max_batch + 1)]):
+            longest, tokens = max(longest, length), tokens + length
+            at = tables.length_of(longest, tokens, size)
+            if size > self.size or not np.isfinite(tables.shared[at, min(size, tables.max_batch + 1)]):
                 plan.append(np.arange(start, position))
-                start, longest = position, length
+                start, longest, tokens = position, length, length
         if len(pool):
             plan.append(np.arange(start, len(pool)))
         return plan
@@ -108,12 +109,13 @@ def soonest(pool: Pool, tables: Tables) -> BatchPlan:
 class _Items:
     """The items that batches consist of, each of one task, ascending by the longest query.
 
-    `members` are indices in the pool; the arrays have one entry per item.
+    `members` are indices in the pool; the arrays have one entry per item, `tokens` the sums of their lengths.
     """
 
     members: BatchPlan
     sizes: IntArray
     longest: IntArray
+    tokens: IntArray
     tasks: IntArray
     kinds: IntArray
 
@@ -121,7 +123,8 @@ class _Items:
     def queries(cls, pool: Pool) -> _Items:
         order = np.argsort(pool.lengths, kind="stable")
         members = list(order[:, None])
-        return cls(members, np.ones(len(order), np.intp), pool.lengths[order], pool.tasks[order], pool.kinds[order])
+        lengths = pool.lengths[order]
+        return cls(members, np.ones(len(order), np.intp), lengths, lengths, pool.tasks[order], pool.kinds[order])
 
     @classmethod
     def mini_batches(cls, pool: Pool, tables: Tables) -> _Items:
@@ -130,8 +133,9 @@ class _Items:
         order = np.argsort(pool.lengths[last], kind="stable")
         members = [found[position] for position in order]
         sizes = np.array([len(each) for each in members], np.intp)
+        tokens = np.array([pool.lengths[each].sum() for each in members], np.intp)
         last = last[order]
-        return cls(members, sizes, pool.lengths[last], pool.tasks[last], pool.kinds[last])
+        return cls(members, sizes, pool.lengths[last], tokens, pool.tasks[last], pool.kinds[last])
 
     def joined(self, ends: IntArray) -> BatchPlan:
         """Batches of the items up to each end."""
@@ -152,8 +156,10 @@ def _intra_task(pool: Pool, tables: Tables) -> BatchPlan:
     rank = np.arange(len(tasks)) - np.repeat(first, of_task)  # queries of the task before this one
     most = min(int(of_task.max()), tables.max_batch)
     size = np.arange(most, 0, -1)
-    costs = tables.terms[pool.kinds[order], lengths][:, most:0:-1]
-    forbidden = ~np.isfinite(tables.shared[lengths][:, most:0:-1]) | (size > rank[:, None] + 1)
+    until = np.cumsum(lengths)
+    at = tables.lengths_of(lengths[:, None], until[:, None] - windows(until - lengths, most, 0), size)
+    costs = tables.terms[pool.kinds[order][:, None], at, size]
+    forbidden = ~np.isfinite(tables.shared[at, size]) | (size > rank[:, None] + 1)
     ends = best_split(np.where(forbidden, np.inf, costs))
     return np.split(order, ends[:-1])
 
@@ -169,8 +175,11 @@ def _shared_costs(items: _Items, tables: Tables) -> FloatTable:
     after = np.cumsum(items.sizes)
     forbidden = tables.max_batch + 1
     size = after[:, None] - windows(after - items.sizes, most, -forbidden)
+    until = np.cumsum(items.tokens)
+    tokens = until[:, None] - windows(until - items.tokens, most, 0)
+    at = tables.lengths_of(items.longest[:, None], tokens, size)
     np.minimum(size, forbidden, out=size)
-    costs: FloatTable = tables.shared[items.longest[:, None], size]
+    costs: FloatTable = tables.shared[at, size]
     return costs
 
 
@@ -185,18 +194,28 @@ def _terms_costs(items: _Items, tables: Tables, most: int) -> FloatTable:
     last = np.zeros((len(position), int(number.max()) + 1), np.intp)  # of each task, up to each item
     last[position, number] = position
     last = np.maximum.accumulate(last, axis=0)
-    # Queries up to each item, with the tasks one after another: only differences within a task are used.
     order = np.argsort(number, kind="stable")
-    until = np.empty(len(position), np.intp)
-    until[order] = np.cumsum(items.sizes[order])
-    _, lengths, columns = tables.terms.shape
-    # From here on, arrays are by a batch's last item and the item that it grows by.
     where = position[:, None], windows(number, most, int(number[0]))
-    without = until[last][where] - windows(until, most, int(until[0]))
-    row = (items.longest * columns)[last][where] + windows(items.kinds * lengths * columns, most, 0)
-    with_it = without + windows(items.sizes, most, 0)
-    flat = tables.terms.reshape(-1)
-    growth = flat[row + np.minimum(with_it, columns - 1)] - flat[row + np.minimum(without, columns - 1)]
+
+    def without(amounts: IntArray) -> IntArray:
+        """[items, most]: what the other items of a batch have that are of the task of the item that it grows by."""
+        # Up to each item, with the tasks one after another: only differences within a task are used.
+        until = np.empty(len(position), np.intp)
+        until[order] = np.cumsum(amounts[order])
+        found: IntArray = until[last][where] - windows(until, most, int(until[0]))
+        return found
+
+    # Arrays are by a batch's last item and the item that it grows by.
+    kinds, longest = windows(items.kinds, most, 0), items.longest[last][where]
+
+    def terms(queries: IntArray, tokens: IntArray) -> FloatTable:
+        at = tables.lengths_of(longest, tokens, queries)
+        found: FloatTable = tables.terms[kinds, at, np.minimum(queries, tables.max_batch + 1)]
+        return found
+
+    queries, tokens = without(items.sizes), without(items.tokens)
+    growth = terms(queries + windows(items.sizes, most, 0), tokens + windows(items.tokens, most, 0))
+    growth -= terms(queries, tokens)
     costs: FloatTable = np.cumsum(growth[:, ::-1], axis=1)[:, ::-1]
     return costs
 

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 
 from tidal.pets.policies.base import PetsBatch, PetsQuery
+from tidal.pets.policies.growing import GrowingBatch
 from tidal.pets.profile import Tables
 
 NEVER = float("inf")
@@ -89,21 +90,11 @@ def in_time(batch: PetsBatch, now: float, tables: Tables, head: PetsQuery | None
         head = min(batch.queries, key=due)
     others = [query for query in batch.queries if query is not head]
     others.sort(key=lambda query: (max(query.length, head.length), due(query), query.arrival))
-    kept: list[PetsQuery] = []
-    groups: dict[str, tuple[int, int]] = {}  # queries and longest of each task
-    seconds, terms, longest, earliest = 0.0, 0.0, 0, NEVER
+    part, seconds, earliest = GrowingBatch(tables, terms=batch.copy is None), 0.0, NEVER
     for query in (head, *others):
-        count, length = groups.get(query.task, (0, 0))
-        grown = count + 1, max(length, query.length)
-        task = tables.terms[tables.kind(query.kind)]
-        with_it = terms
-        if batch.copy is None:
-            with_it += float(task[grown[1], grown[0]] - task[length, count])
-        wanted = with_it + float(tables.shared[max(longest, query.length), len(kept) + 1])
-        if kept and now + wanted > min(earliest, due(query)):
+        wanted = part.seconds_with(query)
+        if part.queries and now + wanted > min(earliest, due(query)):
             continue
-        kept.append(query)
-        groups[query.task] = grown
-        seconds, terms = wanted, with_it
-        longest, earliest = max(longest, query.length), min(earliest, due(query))
-    return PetsBatch(kept, batch.copy, seconds, batch.lane)
+        part.add(query)
+        seconds, earliest = wanted, min(earliest, due(query))
+    return PetsBatch(part.queries, batch.copy, seconds, batch.lane)

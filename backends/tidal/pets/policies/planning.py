@@ -9,8 +9,8 @@ import numpy as np
 
 from tidal.pets.policies.base import PetsBatch, PetsQuery
 from tidal.pets.policies.batching import Batching, alpha_only
-from tidal.pets.policies.pool import IntArray, Pool, batch_seconds
-from tidal.pets.profile import Tables
+from tidal.pets.policies.pool import Pool, batch_seconds
+from tidal.pets.profile import IntArray, Tables
 
 # A batch is split for a free lane if the longer part takes at most this share of its time.
 _SPLIT_BELOW = 0.9

@@ -6,12 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from tidal.errors import InvalidArgument
-from tidal.pets.profile import FloatTable, Tables
+from tidal.pets.profile import FloatTable, IntArray, Tables
 
-IntArray = npt.NDArray[np.intp]
 # Batches in the order in which they run, each as the indices of its queries in the pool.
 BatchPlan = list[IntArray]
 
@@ -80,11 +78,16 @@ def batch_seconds(pool: Pool, plan: Sequence[IntArray], tables: Tables) -> Float
     order = np.lexsort((lengths, tasks, batch))
     batch, lengths, tasks, kinds = batch[order], lengths[order], tasks[order], pool.kinds[positions][order]
     last = np.flatnonzero(np.append((batch[1:] != batch[:-1]) | (tasks[1:] != tasks[:-1]), True))  # the longest of each
-    queries = np.minimum(np.diff(last, prepend=-1), tables.max_batch + 1)
-    terms = np.bincount(batch[last], tables.terms[kinds[last], lengths[last], queries], len(plan))
+    queries = np.diff(last, prepend=-1)
+    tokens = np.diff(np.cumsum(lengths)[last], prepend=0)  # of each task of a batch
+    at = tables.lengths_of(lengths[last], tokens, queries)
+    terms = np.bincount(
+        batch[last], tables.terms[kinds[last], at, np.minimum(queries, tables.max_batch + 1)], len(plan)
+    )
     longest = np.zeros(len(plan), np.intp)
     np.maximum.at(longest, batch, lengths)
-    shared: FloatTable = tables.shared[longest, np.minimum(sizes, tables.max_batch + 1)]
+    at = tables.lengths_of(longest, np.bincount(batch, lengths, len(plan)).astype(np.intp), sizes)
+    shared: FloatTable = tables.shared[at, np.minimum(sizes, tables.max_batch + 1)]
     return shared + terms
 
 

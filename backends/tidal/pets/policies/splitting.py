@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tidal.pets.policies.pool import IntArray
-from tidal.pets.profile import FloatTable
+from tidal.pets.profile import FloatTable, IntArray
 
 
 def best_split(costs: FloatTable) -> IntArray:

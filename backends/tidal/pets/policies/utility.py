@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tidal.pets.policies.base import PetsBatch, PetsQuery
+from tidal.pets.policies.growing import GrowingBatch
 from tidal.pets.policies.order import NEVER, deadline_of, ends
 from tidal.pets.profile import Tables
 
@@ -91,27 +92,20 @@ class UtilitySelector:
             now: Present time in seconds.
             tables: Costs on the lane that runs the batch.
         """
-        taken: list[PetsQuery] = []
-        groups: dict[str, tuple[int, int]] = {}  # queries and longest of each task
-        terms, longest, earliest, utility, passed_over = 0.0, 0, NEVER, 0.0, 0
+        taken = GrowingBatch(tables)
+        earliest, utility, passed_over = NEVER, 0.0, 0
         best_batch, most, best_s, price = 0, -NEVER, 0.0, self.price(now)
         for query in heapq.nlargest(_LOOKED_AT, queries, key=self.utility_per_s):
-            count, length = groups.get(query.task, (0, 0))
-            grown = count + 1, max(length, query.length)
-            of_kind = tables.terms[tables.kind(query.kind)]
-            with_it = terms + float(of_kind[grown[1], grown[0]] - of_kind[length, count])
-            seconds = with_it + float(tables.shared[max(longest, query.length), len(taken) + 1])
-            if taken and (seconds == NEVER or now + seconds > min(earliest, deadline_of(query))):
+            seconds = taken.seconds_with(query)
+            if taken.queries and (seconds == NEVER or now + seconds > min(earliest, deadline_of(query))):
                 passed_over += 1
                 if passed_over == _PASSED_OVER:
                     break
                 continue
-            taken.append(query)
-            groups[query.task] = grown
-            terms, longest, earliest = with_it, max(longest, query.length), min(earliest, deadline_of(query))
-            utility += query.utility
+            taken.add(query)
+            earliest, utility = min(earliest, deadline_of(query)), utility + query.utility
             if utility - price * seconds >= most:
-                best_batch, most, best_s = len(taken), utility - price * seconds, seconds
-            if len(taken) == tables.max_batch:
+                best_batch, most, best_s = len(taken.queries), utility - price * seconds, seconds
+            if len(taken.queries) == tables.max_batch:
                 break
-        return PetsBatch(taken[:best_batch], None, best_s)
+        return PetsBatch(taken.queries[:best_batch], None, best_s)
