@@ -138,7 +138,13 @@ bench: install ## Run the benchmarks and write benchmarks/results: make bench [D
 	@$(BIN)/python -m benchmarks.request_path --json benchmarks/results/request_path.json
 	@$(BIN)/python -m benchmarks.arlo --json benchmarks/results/arlo.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.lengths --json benchmarks/results/lengths.json $(if $(DATA),--data $(DATA))
-	@$(BIN)/python -m benchmarks.arlo_cluster --json benchmarks/results/arlo_cluster.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.cluster --json benchmarks/results/cluster.json
+	@$(BIN)/python -m benchmarks.cluster.emulated --json benchmarks/results/emulated.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.cluster.simulated --json benchmarks/results/simulated.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.cluster.inflation --json benchmarks/results/inflation.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.cluster.many_nodes --json benchmarks/results/many_nodes.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.cluster.entrances --json benchmarks/results/entrances.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.cluster.replan --json benchmarks/results/replan.json
 	@$(BIN)/python -m benchmarks.pets --json benchmarks/results/pets.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.otas --json benchmarks/results/otas.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.flover --json benchmarks/results/flover.json $(if $(DATA),--data $(DATA))

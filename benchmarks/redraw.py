@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arlo import plot as arlo
-from benchmarks.arlo_cluster import inflation
-from benchmarks.arlo_cluster import plot as arlo_cluster
 from benchmarks.batcher import plot as batcher
 from benchmarks.client_cost import plot as client_cost
+from benchmarks.cluster import inflation
 from benchmarks.cluster import plot as cluster
 from benchmarks.cluster.emulated import plot as emulated
+from benchmarks.cluster.entrances import plot as entrances
+from benchmarks.cluster.many_nodes import plot as many_nodes
+from benchmarks.cluster.simulated import plot as simulated
 from benchmarks.compositions import decoder_tasks, shared_level, shared_prepare
 from benchmarks.compositions import plot as compositions
 from benchmarks.encoders import plot as encoders
-from benchmarks.entrances import plot as entrances
 from benchmarks.flover import plot as flover
 from benchmarks.gateway import plot as gateway
-from benchmarks.many_nodes import plot as many_nodes
 from benchmarks.otas import plot as otas
 from benchmarks.pets import plot as pets
 from benchmarks.plots import headlines
@@ -35,7 +35,7 @@ Draw = Callable[[Mapping[str, Any], Path], None]
 #: What draws the figure of each result, by its path without ending; results of other processors are in folders.
 FIGURES: dict[str, Draw] = {
     "arlo": arlo.save,
-    "arlo_cluster": arlo_cluster.plot,
+    "arlo_cluster": simulated.plot,
     "batcher": batcher.plot,
     "client_cost": client_cost.plot,
     "gateway": gateway.plot,

@@ -1,1 +1,1 @@
-"""Cost of a hop to another node, and the loss of a node under load, with real servers on one machine."""
+"""Clusters: a hop and the loss of a node on real servers, and Arlo on emulated devices and in simulation."""

@@ -13,8 +13,8 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from benchmarks.arlo_cluster.inputs import BASE
 from benchmarks.cluster.plot import plot_replan
+from benchmarks.cluster.simulated.inputs import BASE
 from benchmarks.report import Claim, Report, machine_line, progress
 from tidal.arlo.scheduling import ClusterPlan, even_allocation
 from tidal.cluster.observed import ObservedModel, PlanSettings, decide

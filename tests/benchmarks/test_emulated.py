@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.arlo_cluster.figures import FIGURE_6, FIGURE_7
-from benchmarks.arlo_cluster.inputs import BASE, MAX_LENGTHS, ClusterData
 from benchmarks.cluster.emulated import __main__ as emulated
 from benchmarks.cluster.emulated import device_model
 from benchmarks.cluster.emulated.__main__ import Compared
@@ -22,6 +20,8 @@ from benchmarks.cluster.emulated.devices import EmulatedModel
 from benchmarks.cluster.emulated.plot import plot
 from benchmarks.cluster.emulated.runs import EmulatedRun, history_of, requests_of, simulated
 from benchmarks.cluster.emulated.systems import ARLO, SYSTEMS, ComparedSystem
+from benchmarks.cluster.simulated.figures import FIGURE_6, FIGURE_7
+from benchmarks.cluster.simulated.inputs import BASE, MAX_LENGTHS, ClusterData
 from benchmarks.report import Report
 from tidal.simulator.arlo import SystemName
 

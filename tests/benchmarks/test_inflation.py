@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.arlo_cluster.figures import FIGURE_6
-from benchmarks.arlo_cluster.inflation import INFLATIONS, InflationSweep, plot, sweep
-from benchmarks.arlo_cluster.inputs import BASE, DT_INFLATION, ClusterData
+from benchmarks.cluster.inflation import INFLATIONS, InflationSweep, plot, sweep
+from benchmarks.cluster.simulated.figures import FIGURE_6
+from benchmarks.cluster.simulated.inputs import BASE, DT_INFLATION, ClusterData
 from benchmarks.report import machine
 
 

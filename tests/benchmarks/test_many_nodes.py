@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.arlo_cluster.inputs import ClusterData
-from benchmarks.many_nodes import __main__ as many_nodes
-from benchmarks.many_nodes.__main__ import FULL, QUICK, SLOW, outages, timeline
-from benchmarks.many_nodes.plot import plot
+from benchmarks.cluster.many_nodes import __main__ as many_nodes
+from benchmarks.cluster.many_nodes.__main__ import FULL, QUICK, SLOW, outages, timeline
+from benchmarks.cluster.many_nodes.plot import plot
+from benchmarks.cluster.simulated.inputs import ClusterData
 from benchmarks.report import Report
 from tidal.simulator.arlo.nodes import NodesResult, NodesSample, SimulatedNodes
 

@@ -12,8 +12,6 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.arlo_cluster.figures import FIGURE_6, FIGURE_7, MEAN_VS, P98_VS, Setting
-from benchmarks.arlo_cluster.inputs import BASE, INFAAS_FILL, ClusterData
 from benchmarks.cluster.emulated import entrances
 from benchmarks.cluster.emulated.devices import EmulatedModel, prepare, write_bin_packing, write_model
 from benchmarks.cluster.emulated.plot import plot
@@ -27,6 +25,8 @@ from benchmarks.cluster.emulated.runs import (
     warm,
 )
 from benchmarks.cluster.emulated.systems import ARLO, SYSTEMS
+from benchmarks.cluster.simulated.figures import FIGURE_6, FIGURE_7, MEAN_VS, P98_VS, Setting
+from benchmarks.cluster.simulated.inputs import BASE, INFAAS_FILL, ClusterData
 from benchmarks.report import Claim, Report, machine_line, progress
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.simulator.arlo import LengthHistory, SystemName

@@ -14,8 +14,8 @@ import yaml
 
 from benchmarks.arlo import bin_packing, bin_packing_model
 from benchmarks.arlo.systems import with_parameters
-from benchmarks.arlo_cluster.inputs import MAX_LENGTHS, Stream
 from benchmarks.cluster.emulated import device_model
+from benchmarks.cluster.simulated.inputs import MAX_LENGTHS, Stream
 from benchmarks.kept import cache_folder
 from benchmarks.report import progress
 from testing.models import make_tiny_classifier

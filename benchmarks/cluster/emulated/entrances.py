@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.arlo_cluster.figures import Setting
-from benchmarks.arlo_cluster.inputs import MAX_LENGTHS, ClusterData, Stream
 from benchmarks.cluster.emulated.devices import EmulatedModel, write_model
 from benchmarks.cluster.emulated.runs import EmulatedRun, history_of, requests_of, run, warm
+from benchmarks.cluster.simulated.figures import Setting
+from benchmarks.cluster.simulated.inputs import MAX_LENGTHS, ClusterData, Stream
 from benchmarks.report import Claim, Report, progress
 from tidal.arlo.scheduling import (
     ClusterNode,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from benchmarks.arlo_cluster.figures import Setting
-from benchmarks.arlo_cluster.inputs import MAX_LENGTHS, ClusterData
 from benchmarks.cluster.emulated.systems import ComparedSystem
+from benchmarks.cluster.simulated.figures import Setting
+from benchmarks.cluster.simulated.inputs import MAX_LENGTHS, ClusterData
 from tidal.simulator.arlo import LengthHistory, length_history, simulate
 from tidal.simulator.requests import Floats
 from tidal.simulator.traces import RecordedRequests

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.arlo_cluster.figures import Setting
-from benchmarks.arlo_cluster.inputs import DT_INFLATION, INFAAS_FILL, MAX_LENGTHS, Stream
+from benchmarks.cluster.simulated.figures import Setting
+from benchmarks.cluster.simulated.inputs import DT_INFLATION, INFAAS_FILL, MAX_LENGTHS, Stream
 from tidal.simulator.arlo import LengthHistory, SimulatedSystem, SystemName, make_system
 
 

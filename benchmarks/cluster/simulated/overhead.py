@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.arlo_cluster.inputs import LARGE, ClusterData
+from benchmarks.cluster.simulated.inputs import LARGE, ClusterData
 from tidal.arlo.policies import ArloQuery, PartitionedPolicy
 from tidal.simulator.arlo import SystemName, length_history, make_system, simulate
 

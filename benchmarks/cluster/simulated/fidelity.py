@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks.arlo.allocation import Allocation
 from benchmarks.arlo.measure import ArloCell, capacity, measure, warm_up
 from benchmarks.arlo.workload import LONGEST, ArloWorkload
-from benchmarks.arlo_cluster.calibration import Calibration, Observed
 from benchmarks.closed_loop import series
+from benchmarks.cluster.simulated.calibration import Calibration, Observed
 from benchmarks.report import progress
 from tidal.arlo.manifest import ArloManifest
 from tidal.server.child import RunningServer

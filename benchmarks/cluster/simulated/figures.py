@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.arlo_cluster.inputs import BASE, HEADROOM, INFAAS_FILL, LARGE, ClusterData, Stream
+from benchmarks.cluster.simulated.inputs import BASE, HEADROOM, INFAAS_FILL, LARGE, ClusterData, Stream
 from benchmarks.report import progress
 from tidal.simulator.arlo import (
     ClusterResult,

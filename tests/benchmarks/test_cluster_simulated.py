@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from benchmarks.arlo.measure import ArloCell
-from benchmarks.arlo_cluster import served
-from benchmarks.arlo_cluster.calibration import Calibration, Observed, others_busy
-from benchmarks.arlo_cluster.fidelity import ComparedTrace, FidelityRound, FidelitySize, lone_times, median_error
-from benchmarks.arlo_cluster.plot import series
-from benchmarks.arlo_cluster.reallocation import ReallocationResult
+from benchmarks.cluster.simulated import served
+from benchmarks.cluster.simulated.calibration import Calibration, Observed, others_busy
+from benchmarks.cluster.simulated.fidelity import ComparedTrace, FidelityRound, FidelitySize, lone_times, median_error
+from benchmarks.cluster.simulated.plot import series
+from benchmarks.cluster.simulated.reallocation import ReallocationResult
 from benchmarks.report import Report
 from tidal.simulator.arlo.result import ClusterResult, ClusterSample
 from tidal.simulator.traces import RecordedRequests
@@ -113,7 +113,7 @@ def test_errors_count_alike_above_and_below(capsys: pytest.CaptureFixture[str]) 
     assert median_error(rounds, 40) == pytest.approx(0.2)  # +20 %, -20 % and 0: not 0
     assert median_error(rounds, 70) == pytest.approx(0.0)
     assert median_error(rounds, 40, by_profile=True) == pytest.approx(0.25)
-    report = Report("arlo_cluster", quick=True)
+    report = Report("simulated", quick=True)
     served.add_fidelity(report, rounds, FidelitySize())
     claims = {claim.name: claim for claim in report.claims}
     assert not claims["fidelity_mean_error[40]"].holds
@@ -124,7 +124,7 @@ def test_errors_count_alike_above_and_below(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_report_of_reallocations_names_failures_and_lacking_changes(tmp_path: Path) -> None:
-    report = Report("arlo_cluster", quick=True)
+    report = Report("simulated", quick=True)
     steps = ({"64": 1, "256": 1}, {"64": 0, "256": 2})
     result = ReallocationResult(1000, 2, 1, 60.0, (1.5,), steps, 80.0, "Unavailable: gone")
     served.add_reallocation(report, result, changes=3)

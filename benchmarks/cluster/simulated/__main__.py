@@ -1,4 +1,4 @@
-"""`python -m benchmarks.arlo_cluster [--quick] [--data DIR] [--json FILE]`."""
+"""`python -m benchmarks.cluster.simulated [--quick] [--data DIR] [--json FILE]`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.arlo_cluster import figures, overhead, served
-from benchmarks.arlo_cluster.allocation import allocation_times
-from benchmarks.arlo_cluster.figures import Published, Setting
-from benchmarks.arlo_cluster.inputs import ASSUMED, BASE, LARGE, READ_OFF, ClusterData
-from benchmarks.arlo_cluster.plot import DRAWN, plot, series
+from benchmarks.cluster.simulated import figures, overhead, served
+from benchmarks.cluster.simulated.allocation import allocation_times
+from benchmarks.cluster.simulated.figures import Published, Setting
+from benchmarks.cluster.simulated.inputs import ASSUMED, BASE, LARGE, READ_OFF, ClusterData
+from benchmarks.cluster.simulated.plot import DRAWN, plot, series
 from benchmarks.report import Claim, Report, progress
 from tidal.simulator.arlo import ClusterResult
 
@@ -27,7 +27,7 @@ def main(
     ] = None,
 ) -> None:
     """Compare the simulator with a real server, simulate Arlo's evaluation, and time its scheduling decisions."""
-    report, inputs = Report("arlo_cluster", quick), ClusterData(data)
+    report, inputs = Report("simulated", quick), ClusterData(data)
     print(f"{inputs.description}\nread off the paper:")
     print("\n".join(f"- {each}" for each in READ_OFF) + "\nassumed:\n" + "\n".join(f"- {each}" for each in ASSUMED))
     report.measured |= {"data": inputs.description, "read_off": READ_OFF, "assumed": ASSUMED}

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.entrances [--quick] [--data DIR] [--json FILE]`."""
+"""`python -m benchmarks.cluster.entrances [--quick] [--data DIR] [--json FILE]`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.arlo_cluster.inputs import BASE, ClusterData, Stream
-from benchmarks.entrances.plot import ONE, TIDAL, WAYS, plot
+from benchmarks.cluster.entrances.plot import ONE, TIDAL, WAYS, plot
+from benchmarks.cluster.simulated.inputs import BASE, ClusterData, Stream
 from benchmarks.report import Claim, Report, progress
 from tidal.simulator.arlo.entrances import Entrances, EntrancesResult, Knowledge, simulate_entrances
 from tidal.simulator.arlo.systems import SystemName, make_system

@@ -30,7 +30,7 @@ ASSUMED = (
     "the 11 ms of Bert-Large at 512 tokens, and the parameters of bursts: of a few values tried, those that reproduce "
     "Arlo's latencies in Table 4 and ST's overload in Figure 10b",
     f"dynamic shapes cost {DT_INFLATION:g} times as much at all lengths, the smallest published value; "
-    "`benchmarks.arlo_cluster.inflation` has the results for others",
+    "`benchmarks.cluster.inflation` has the results for others",
     f"INFaaS: equal numbers of each runtime, bins of {INFAAS_FILL:.0%} of the capacity within the SLO (fitted to "
     f"Figure 6a's mean against INFaaS only), headroom of {HEADROOM:.0%} of GPU time when autoscaling",
     f"bursts: {_BURSTS.factor:g} times the mean rate for {_BURSTS.mean_s:g} s on average, "

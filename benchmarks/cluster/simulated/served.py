@@ -12,8 +12,8 @@ from benchmarks.arlo.allocation import choose
 from benchmarks.arlo.prepare import PARTITIONED, prepare
 from benchmarks.arlo.systems import write_repository
 from benchmarks.arlo.workload import ArloWorkload
-from benchmarks.arlo_cluster import reallocation
-from benchmarks.arlo_cluster.fidelity import (
+from benchmarks.cluster.simulated import reallocation
+from benchmarks.cluster.simulated.fidelity import (
     CALIBRATED_AT,
     LOADS,
     QUICK,
@@ -23,7 +23,7 @@ from benchmarks.arlo_cluster.fidelity import (
     measure_rounds,
     median_error,
 )
-from benchmarks.arlo_cluster.reallocation import ReallocationResult
+from benchmarks.cluster.simulated.reallocation import ReallocationResult
 from benchmarks.kept import cache_folder
 from benchmarks.report import Claim, Report, progress
 from tidal.server.child import tidal_serve

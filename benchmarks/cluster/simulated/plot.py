@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.arlo_cluster import figures
+from benchmarks.cluster.simulated import figures
 from benchmarks.plots import style
 from tidal.simulator.arlo import ClusterResult
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.arlo_cluster.inflation [--quick] [--data DIR] [--json FILE]`: Arlo against DT by DT's costs.
+"""`python -m benchmarks.cluster.inflation [--quick] [--data DIR] [--json FILE]`: Arlo against DT by DT's costs.
 
 The paper says that dynamic shapes take 1.22 to 3.56 times as long as static ones (§2.2), and not at which lengths. So
 DT is simulated with one inflation at all lengths, and with several of them.
@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.arlo_cluster.figures import FIGURE_6, FIGURE_10, MEAN_VS, P98_VS, Setting
-from benchmarks.arlo_cluster.inputs import DT_INFLATION, ClusterData
+from benchmarks.cluster.simulated.figures import FIGURE_6, FIGURE_10, MEAN_VS, P98_VS, Setting
+from benchmarks.cluster.simulated.inputs import DT_INFLATION, ClusterData
 from benchmarks.plots import style
 from benchmarks.report import Claim, Report
 from tidal.simulator.arlo import ClusterResult, SystemName

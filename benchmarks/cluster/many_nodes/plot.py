@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.arlo_cluster.inputs import MAX_LENGTHS
+from benchmarks.cluster.simulated.inputs import MAX_LENGTHS
 from benchmarks.plots import style
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.many_nodes [--quick] [--data DIR] [--json FILE]`."""
+"""`python -m benchmarks.cluster.many_nodes [--quick] [--data DIR] [--json FILE]`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from benchmarks.arlo_cluster.inputs import BASE, LARGE, ClusterData, Stream
-from benchmarks.many_nodes.plot import SERVED, WAYS, plot
+from benchmarks.cluster.many_nodes.plot import SERVED, WAYS, plot
+from benchmarks.cluster.simulated.inputs import BASE, LARGE, ClusterData, Stream
 from benchmarks.report import Claim, Report, progress
 from tidal.simulator.arlo import LengthHistory, ServiceTimes, SyntheticRequests, length_history
 from tidal.simulator.arlo.nodes import NodeOutage, NodesResult, SimulatedNodes, simulate_nodes
