@@ -24,7 +24,7 @@ class PackedRows:
         lengths: Number of tokens of each row, int32 [rows]; the last row may be one without a task that fills up.
         first: Number of each row's first token, int32 [rows].
         positions: Position of each token in its row, int32 [1, tokens].
-        real: Which tokens of padded rows are real, [given rows, padded length].
+        real: Whether each token of the padded rows is real, [given rows, padded length].
     """
 
     lengths: _Int32
