@@ -40,7 +40,6 @@ FIGURES: dict[str, Draw] = {
     "client_cost": client_cost.plot,
     "gateway": gateway.plot,
     "compositions": compositions.plot,
-    "shared_level": partial(compositions.plot_sharing, shared=shared_prepare.SHARED, title=shared_level.TITLE),
     "decoder_tasks": partial(compositions.plot_sharing, shared=decoder_tasks.SHARED, title=decoder_tasks.TITLE),
     "pets": pets.save,
     "otas": otas.plot,
@@ -58,6 +57,9 @@ FIGURES: dict[str, Draw] = {
     "intel-xeon-amx/replan": cluster.plot_replan,
     "intel-xeon-amx/request_path": request_path.save,
     "intel-xeon-amx/serving_path": serving_path.save,
+    "intel-xeon-amx/shared_level": partial(
+        compositions.plot_sharing, shared=shared_prepare.SHARED, title=shared_level.TITLE
+    ),
 }
 
 
