@@ -15,11 +15,11 @@ import pytest
 
 from testing.serving import TIDAL
 from testing.waiting import until
-from tidal.controller import loop
-from tidal.controller.decisions import ControllerSettings
+from tidal.controller.decisions import PlanSettings
 from tidal.controller.event_log import EventLog
-from tidal.controller.loop import Controller
-from tidal.controller.metrics import ControllerMetrics
+from tidal.controller.host import HostController
+from tidal.controller.host_metrics import HostMetrics
+from tidal.controller.scaling import ScalingSettings
 from tidal.controller.server_finder import ServerFinder
 from tidal_client import AsyncClient
 
@@ -98,11 +98,12 @@ def controller(environment: dict[str, str], *options: str) -> Iterator[RunningCo
 class ControllerThread(ControllerEvents):
     """A controller in a thread of this process."""
 
-    def __init__(self, settings: ControllerSettings) -> None:
+    def __init__(self, settings: PlanSettings, poll_s: float, pause_s: float) -> None:
         super().__init__()
         log = EventLog(lambda line: self.events.append(json.loads(line)), as_json=True)
         self._stop = threading.Event()
-        control = Controller(ServerFinder(None), settings, (), log, ControllerMetrics())
+        find, metrics = ServerFinder(None), HostMetrics()
+        control = HostController(find, settings, (), log, metrics, poll_s=poll_s, pause_s=pause_s)
         self._thread = threading.Thread(target=control.run, args=(self._stop,))
         self._thread.start()
 
@@ -117,21 +118,21 @@ class ControllerThread(ControllerEvents):
 
 @contextmanager
 def controller_thread(
-    environment: dict[str, str], *, poll_s: float = 0.25, pause_s: float = 1.0, **settings: float
+    environment: dict[str, str], *, period_s: float, poll_s: float = 0.25, pause_s: float = 1.0, **bounds: int
 ) -> Iterator[ControllerThread]:
     """Run a controller in a thread until the end of the block, with shorter intervals than those of the command.
 
     Args:
         environment: Environment of its server.
+        period_s: Time between two decisions about the lengths of queries, in seconds.
         poll_s: Interval between two readings of the metrics, in seconds.
         pause_s: Pause after a failed change, in seconds.
-        settings: Fields of `ControllerSettings`.
+        bounds: `min_instances` and `max_instances`.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", environment["XDG_RUNTIME_DIR"])
-        patch.setattr(loop, "_POLL_INTERVAL_S", poll_s)
-        patch.setattr(loop, "_PAUSE_AFTER_FAILURE_S", pause_s)
-        running = ControllerThread(ControllerSettings(**settings))  # type: ignore[arg-type]
+        scaling = ScalingSettings(bounds.get("min_instances"), bounds.get("max_instances"), only_node=True)
+        running = ControllerThread(PlanSettings(period_s, scaling=scaling), poll_s, pause_s)
         try:
             yield running
         finally:

@@ -17,10 +17,10 @@ from benchmarks.cluster.plot import plot_replan
 from benchmarks.cluster.simulated.inputs import BASE
 from benchmarks.report import Claim, Report, machine_line, progress
 from tidal.arlo.scheduling import ClusterPlan, even_allocation
-from tidal.cluster.observed import ObservedModel, PlanSettings, decide
-from tidal.cluster.reports import ModelReport, NodeReport, node_tables
 from tidal.controller.counts import ModelCounts
-from tidal.controller.decisions import ModelProfile
+from tidal.controller.decisions import PlanSettings, decide
+from tidal.controller.observed import ObservedModel
+from tidal.controller.reports import ModelProfile, ModelReport, NodeReport, node_tables
 
 MODEL = "encoder"
 NODES = 100
@@ -142,7 +142,8 @@ def _decide(
             observed.observe(reading, reading.models[0])
     gc.collect()
     began = time.perf_counter()
-    plan = decide(observed, reports, MODEL, settings, settings.period_s)
+    observed.passed(settings.period_s, answered=True)
+    plan = decide(observed, reports, MODEL, settings)
     planned = time.perf_counter()
     for _ in plan.stages():
         pass

@@ -27,11 +27,11 @@ class _Family:
 
 def metrics_page() -> str:
     """Every metric family of every backend, of the controllers and of the gateway."""
-    from tidal.cluster.metrics import ClusterMetrics
     from tidal.cluster.node_metrics import NodeMetrics
-    from tidal.cluster.reports import NodeReport
-    from tidal.cluster.summary import ClusterState
-    from tidal.controller.metrics import ControllerMetrics
+    from tidal.controller.host_metrics import HostMetrics
+    from tidal.controller.metrics import ClusterMetrics
+    from tidal.controller.reports import NodeReport
+    from tidal.controller.summary import ClusterState
 
     cluster = ClusterMetrics(lambda: ClusterState({}, {}, {}, {}, {}, frozenset()))
     node = NodeMetrics(lambda: NodeReport("", "away"))
@@ -43,7 +43,7 @@ def metrics_page() -> str:
         ("Tasks of encoders", "`{system}` is `arlo` or `pets`.", _families(_LIBRARY / "encoder_tasks", "{system}"),
          note("metrics encoders")),
         *((name, "", _families(_LIBRARY / name, name), note(f"metrics {name}")) for name in SYSTEMS),
-        ("tidal controller", "On its own `--metrics-port`.", _registered_families(ControllerMetrics().registry), ""),
+        ("tidal controller", "On its own `--metrics-port`.", _registered_families(HostMetrics().registry), ""),
         ("Controller of a cluster", "On the `--metrics-port` of `tidal cluster start`.",
          _registered_families(cluster.registry), note("metrics cluster")),
         ("Agent of a node", "On the `--metrics-port` of `tidal cluster join`.",

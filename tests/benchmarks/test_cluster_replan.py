@@ -12,7 +12,7 @@ from benchmarks.cluster.plot import plot_replan
 from benchmarks.cluster.replan import CASES, Decision, decide_all
 from benchmarks.report import Report
 from tidal.arlo.scheduling import ClusterNode, ClusterPlan
-from tidal.cluster.observed import decide
+from tidal.controller.decisions import decide
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tidal.cluster.agent import NodeAgent
-from tidal.cluster.reports import ModelReport, NodeReport
+from tidal.controller.agents import LocalAgents
 from tidal.controller.counts import ModelCounts
-from tidal.controller.decisions import ModelProfile
-from tidal.errors import TidalError, Unavailable
+from tidal.controller.reports import ModelProfile, ModelReport, NodeReport
+from tidal.errors import Unavailable
 from tidal.repository.cluster_table import ClusterTable, read_cluster_table, write_cluster_table
 
 LENGTHS = (16, 32, 64)
@@ -127,29 +127,23 @@ class FileServer:
         write_cluster_table(self.folder, table)
 
 
-class AgentsInProcess:
+class AgentsInProcess(LocalAgents):
     """Agents without Ray, by the names of their nodes. A node in `silent` does not answer."""
 
     def __init__(self, *servers: FileServer) -> None:
-        self.agents = {
-            each.folder.name: NodeAgent(each, each.folder / "memory.json", each.folder / "servers.json")
-            for each in servers
-        }
+        super().__init__(
+            {
+                each.folder.name: NodeAgent(each, each.folder / "memory.json", each.folder / "servers.json")
+                for each in servers
+            }
+        )
         self.silent: set[str] = set()
         self.calls: list[tuple[str, str]] = []
 
-    def names(self) -> list[str]:
-        return sorted(self.agents)
-
     def call(self, requests: Mapping[str, tuple[Any, ...]], timeout_s: float) -> dict[str, Any]:
-        answers: dict[str, Any] = {}
-        for name, (method, *arguments) in requests.items():
-            self.calls.append((name, method))
-            if name in self.silent:
-                answers[name] = Unavailable(f"the agent of node '{name}' does not answer")
-                continue
-            try:
-                answers[name] = getattr(self.agents[name], method)(*arguments)
-            except TidalError as error:
-                answers[name] = error
-        return answers
+        self.calls += [(name, method) for name, (method, *_) in requests.items()]
+        silent = {
+            name: Unavailable(f"the agent of node '{name}' does not answer") for name in requests.keys() & self.silent
+        }
+        answering = {name: each for name, each in requests.items() if name not in silent}
+        return {**super().call(answering, timeout_s), **silent}

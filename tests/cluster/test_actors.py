@@ -22,8 +22,8 @@ from tidal.cluster import ray_node
 from tidal.cluster.autoscaling import NODE_RESOURCE
 from tidal.cluster.connection import LOOPBACK, call_controller
 from tidal.cluster.handles import RayAgents, agent_name
-from tidal.cluster.observed import PlanSettings
-from tidal.cluster.scaling import ScalingSettings
+from tidal.controller.decisions import PlanSettings
+from tidal.controller.scaling import ScalingSettings
 from tidal.errors import InvalidArgument, NotFound, Unavailable
 
 pytestmark = [

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tests.cluster.made_up import MODEL, PROFILE
-from tidal.cluster.affinity import EntranceAffinity
-from tidal.cluster.observed import RecentLoad
-from tidal.cluster.reports import ModelEntrances, ModelReport, NodeReport, node_tables
+from tidal.controller.affinity import EntranceAffinity
 from tidal.controller.counts import ModelCounts
+from tidal.controller.observed import RecentLoad
+from tidal.controller.reports import ModelEntrances, ModelReport, NodeReport, node_tables
 
 NAMES = "abcdef"
 

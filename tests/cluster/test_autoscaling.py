@@ -13,15 +13,15 @@ import pytest
 from testing.waiting import until
 from tests.cluster.made_up import MODEL, OTHER, AgentsInProcess, FileServer
 from tests.cluster.pages import of, values
-from tidal.cluster import controller as module
 from tidal.cluster import ray_node
 from tidal.cluster.agent import NodeAgent
 from tidal.cluster.autoscaling import NODE_RESOURCE
-from tidal.cluster.controller import ClusterController
-from tidal.cluster.metrics import ClusterMetrics
-from tidal.cluster.observed import PlanSettings
-from tidal.cluster.scaling import ScalingSettings
 from tidal.commands.cluster_status import _scaling as notes
+from tidal.controller import changes as module
+from tidal.controller.controller import ClusterController
+from tidal.controller.decisions import PlanSettings
+from tidal.controller.metrics import ClusterMetrics
+from tidal.controller.scaling import ScalingSettings
 from tidal.errors import Unavailable
 
 PERIOD_S = 3600.0

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from testing.serving import tidal_in_process
-from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import ClusterRecord, StartedProcess, records, write_record
-from tidal.cluster.scaling import ScalingSettings
 from tidal.commands.cluster_status import models_of
+from tidal.controller.decisions import PlanSettings
+from tidal.controller.scaling import ScalingSettings
 
 Run = Callable[..., Any]
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra ray")
@@ -54,7 +54,7 @@ def free_port() -> int:
         (["start", "--period", "0"], 2, "--period must be between 1 and 86,400 seconds, got 0"),
         (["start", "--max-nodes", "2"], 2, "--max-nodes 2 needs --autoscale"),
         (["start", "--autoscale", "--min-nodes", "2"], 2, "--min-nodes 2 needs --max-nodes"),
-        (["start", "--autoscale", "--max-instances", "0"], 2, "--max-instances must be at least 1, the minimum, got 0"),
+        (["start", "--autoscale", "--max-instances", "0"], 2, "--max-instances must be at least 1, got 0"),
         (["start", "--metrics-port", "70000"], 2, "Invalid value for '--metrics-port'"),
         (["up", ".", "--local", "2", "--min-instances", "4"], 2, "--min-instances 4 needs --autoscale"),
         (["up", "none", "--local", "2"], 1, "model repository 'none' is not a folder"),

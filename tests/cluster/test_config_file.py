@@ -14,9 +14,9 @@ from testing.serving import tidal_in_process
 from tests.docs.blocks import blocks_of
 from tests.docs.pages import ROOT
 from tidal.cluster.membership import NodeOptions
-from tidal.cluster.scaling import ScalingSettings
 from tidal.commands import cluster_members
 from tidal.commands.cluster_file import own_name
+from tidal.controller.scaling import ScalingSettings
 from tidal.errors import Unavailable
 
 _PAGE = ROOT / "docs/how-to/serve-from-several-machines.md"

@@ -11,9 +11,9 @@ import pytest
 from testing.waiting import until
 from tests.cluster.made_up import MODEL, PROFILE, AgentsInProcess, FileServer
 from tidal.arlo.scheduling import AllocationProblem, RuntimeProfile, solve
-from tidal.cluster import controller as module
-from tidal.cluster.controller import ClusterController
-from tidal.cluster.observed import PlanSettings
+from tidal.controller import changes as module
+from tidal.controller.controller import ClusterController
+from tidal.controller.decisions import PlanSettings
 from tidal.errors import InvalidArgument, NotFound
 
 Start = Callable[..., ClusterController]
@@ -23,11 +23,10 @@ Start = Callable[..., ClusterController]
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Start controllers with short pauses; they end with the test."""
     monkeypatch.setattr(module, "_TABLE_READ_S", 0.0)
-    monkeypatch.setattr(module, "_PAUSE_AFTER_FAILURE_S", 0.05)
     running: list[ClusterController] = []
 
     def begin(agents: AgentsInProcess, **settings: Any) -> ClusterController:
-        running.append(ClusterController(agents, PlanSettings(**settings), poll_s=0.01))
+        running.append(ClusterController(agents, PlanSettings(**settings), poll_s=0.01, pause_s=0.05))
         return running[-1]
 
     yield begin

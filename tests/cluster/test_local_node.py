@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from tidal.cluster.local_node import entrance_of
+from tidal.controller.local_node import entrance_of
 from tidal.server.state import ServerState
 
 STATE = ServerState(

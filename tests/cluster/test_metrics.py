@@ -13,13 +13,13 @@ from prometheus_client import generate_latest
 from testing.waiting import until
 from tests.cluster.made_up import LENGTHS, MODEL, AgentsInProcess, FileServer
 from tests.cluster.pages import Values, of, read, values
-from tidal.cluster import controller as module
-from tidal.cluster.controller import ClusterController
-from tidal.cluster.metrics import ClusterMetrics
-from tidal.cluster.metrics_page import PageAddress
-from tidal.cluster.observed import PlanSettings, plan_trigger
-from tidal.cluster.reports import NodeReport
-from tidal.cluster.summary import ClusterState
+from tidal.controller import changes as module
+from tidal.controller.controller import ClusterController
+from tidal.controller.decisions import PlanSettings, plan_trigger
+from tidal.controller.metrics import ClusterMetrics
+from tidal.controller.metrics_page import PageAddress
+from tidal.controller.reports import NodeReport
+from tidal.controller.summary import ClusterState
 
 ANYWHERE = PageAddress("127.0.0.1", 0)
 PLAN = {
@@ -132,11 +132,10 @@ class TestController:
     def start(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Callable[[], Values]]]:
         """Start a controller; returns the function that reads its page."""
         monkeypatch.setattr(module, "_TABLE_READ_S", 0.0)
-        monkeypatch.setattr(module, "_PAUSE_AFTER_FAILURE_S", 0.05)
         running: list[ClusterController] = []
 
         def begin(agents: AgentsInProcess, **settings: Any) -> Callable[[], Values]:
-            running.append(ClusterController(agents, PlanSettings(**settings), ANYWHERE, poll_s=0.01))
+            running.append(ClusterController(agents, PlanSettings(**settings), ANYWHERE, poll_s=0.01, pause_s=0.05))
             address = running[-1].status()["controller"]["metrics"]
             return lambda: read(address)
 

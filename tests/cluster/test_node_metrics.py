@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from tests.cluster.made_up import MODEL, FileServer
 from tests.cluster.pages import of, read
 from tidal.cluster.agent import NodeAgent
-from tidal.cluster.metrics_page import MetricsPage, PageAddress
+from tidal.controller.metrics_page import MetricsPage, PageAddress
 from tidal.errors import Unavailable
 from tidal.repository.cluster_table import ClusterTable
 

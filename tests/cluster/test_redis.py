@@ -19,8 +19,8 @@ from testing.waiting import until
 from tests.cluster.made_up import MODEL, FileServer
 from tidal.cluster import ray_node
 from tidal.cluster.connection import LOOPBACK, call_controller, connected, environment
-from tidal.cluster.observed import PlanSettings
 from tidal.cluster.redis import check_redis, forget_head, redis_variables
+from tidal.controller.decisions import PlanSettings
 from tidal.errors import InvalidArgument, Unavailable
 from tidal.server.endpoints import choose_port
 

@@ -11,10 +11,10 @@ import pytest
 from tests.cluster.made_up import LENGTHS, MODEL, FileServer
 from tidal.cluster.agent import NodeAgent
 from tidal.cluster.local_cluster import copy_repository, shared_cores
-from tidal.cluster.observed import ObservedModel, RecentLoad
-from tidal.cluster.reports import NodeReport, node_tables, since, without_server
-from tidal.cluster.summary import drain_state
 from tidal.controller.counts import ModelCounts
+from tidal.controller.observed import ObservedModel, RecentLoad
+from tidal.controller.reports import NodeReport, node_tables, since, without_server
+from tidal.controller.summary import drain_state
 from tidal.errors import InvalidArgument, NotFound
 
 
@@ -74,18 +74,25 @@ class TestTraffic:
             node = replace(reports[name], identity=(1, process))
             observed.observe(node, replace(node.models[0], counts=now))
 
-        observed = ObservedModel(reports["a"].models[0].profile, since=10.0)
+        observed = ObservedModel(reports["a"].models[0].profile, at=10.0)
         for name in ("a", "b"):
             read(name, 1, counts(100, 100, 100))  # the first reading is only a reference
         read("a", 1, counts(103, 100, 100))
         read("b", 1, counts(100, 104, 100))
         read("b", 2, counts(50, 0, 0))  # a reference too: since when it counts is unknown
         read("b", 2, counts(51, 0, 0))
-        total = observed.total(14.0)
+        observed.passed(12.0, answered=False)  # an outage
+        observed.passed(16.0, answered=True)
+        total = observed.total()
         assert (total.queries, total.seconds) == ((4, 4, 0), 4.0)
-        observed.restart(14.0)
+        assert observed.busy_s("a") == (0.0, 0.0, 3.0)
+        observed.restart()
         read("a", 1, counts(104, 100, 100))
-        assert observed.total(15.0).queries == (1, 0, 0)
+        assert observed.total().queries == (1, 0, 0)
+        assert observed.total().seconds == 0.0
+        assert observed.busy_s("a") == (0.0, 0.0, 4.0)  # with those of the period before
+        observed.restart()
+        assert observed.busy_s("a") == (0.0, 0.0, 1.0)
 
     def test_recent_load_is_per_second_and_per_instance(self, reports: dict[str, NodeReport]) -> None:
         load, node = RecentLoad(), reports["a"]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidal.cluster.scaling import ModelScaler, NodePlan, NodeScaler, NodeUse, ScalingSettings
 from tidal.controller.counts import ModelCounts
+from tidal.controller.scaling import ModelScaler, NodePlan, NodeScaler, NodeUse, ScalingSettings
 from tidal.errors import InvalidArgument
 
 LATE, MEDIUM, FAST = (ModelCounts(1.0, (100.0,), (0.5,), 100, *counts) for counts in ((100, 100), (100, 0), (0, 0)))
@@ -213,9 +213,11 @@ class TestNodes:
     ("bounds", "message"),
     [
         ({"min_instances": 0}, "--min-instances must be at least 1, got 0"),
-        ({"min_instances": 3, "max_instances": 2}, "--max-instances must be at least 3, the minimum, got 2"),
+        ({"max_instances": -1}, "--max-instances must be at least 1, got -1"),
+        ({"min_instances": 3, "max_instances": 2}, "--min-instances 3 exceeds --max-instances 2"),
         ({"min_nodes": 0}, "--min-nodes must be at least 1, got 0"),
-        ({"max_nodes": 0}, "--max-nodes must be at least 1, the minimum, got 0"),
+        ({"max_nodes": 0}, "--max-nodes must be at least 1, got 0"),
+        ({"min_nodes": 3, "max_nodes": 2}, "--min-nodes 3 exceeds --max-nodes 2"),
     ],
 )
 def test_bad_bounds_are_named(bounds: dict[str, int], message: str) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tidal.catalog.graph import PartitionedModel
-from tidal.controller.decisions import ModelProfile
 from tidal.controller.devices import HostDevices
 from tidal.controller.fronts import ServedFront
+from tidal.controller.reports import ModelProfile
 from tidal.device import DeviceKind
 from tidal.server.allocate import LiveFront
 from tidal.server.control import ServerControl

@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tidal import device
 from tidal.cluster.builds import NodeDevice
-from tidal.cluster.metrics_page import MetricsPage, PageAddress
 from tidal.cluster.node_metrics import NodeMetrics
-from tidal.cluster.reports import NodeReport
+from tidal.controller.metrics_page import MetricsPage, PageAddress
+from tidal.controller.reports import NodeReport
 from tidal.repository.cluster_table import ClusterTable
 from tidal.repository.entries import write_atomically
 from tidal.repository.validated_file import read_validated
@@ -32,7 +32,7 @@ _REPORT_AGE_S = 5.0
 
 
 class NodeServer(Protocol):
-    """The server of a node; `tidal.cluster.local_node.LocalNode`, and a made-up one in tests."""
+    """The server of a node; `tidal.controller.local_node.LocalNode`, and a made-up one in tests."""
 
     def read(self) -> NodeReport:
         """Return what the server has and has done."""

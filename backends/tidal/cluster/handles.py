@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from tidal.errors import Internal, TidalError, Unavailable
 
 NAMESPACE = "tidal"
 CONTROLLER = "controller"
 _AGENT = "node:"
-
-
-class Agents(Protocol):
-    """The agents of a cluster; `RayAgents`, and made-up ones in tests."""
-
-    def names(self) -> list[str]:
-        """Return the names of the nodes that have an agent, sorted; also of those that do not answer now."""
-
-    def call(self, requests: Mapping[str, tuple[Any, ...]], timeout_s: float) -> dict[str, Any]:
-        """Call a method of several agents at the same time.
-
-        Args:
-            requests: Name of a method and its arguments, by node.
-            timeout_s: Longest time for all answers, in seconds.
-
-        Returns:
-            The answer of each node, or the error: a TidalError.
-        """
 
 
 def agent_name(node: str) -> str:
@@ -50,7 +32,7 @@ class RayAgents:
         return sorted(str(name).removeprefix(_AGENT) for name in names if str(name).startswith(_AGENT))
 
     def call(self, requests: Mapping[str, tuple[Any, ...]], timeout_s: float) -> dict[str, Any]:
-        """Call a method of several agents at the same time; see `Agents`."""
+        """Call a method of several agents at the same time; see `tidal.controller.agents.Agents`."""
         import ray
 
         answers: dict[str, Any] = {}
@@ -68,17 +50,6 @@ class RayAgents:
             node = pending[reference]
             answers[node] = Unavailable(f"the agent of node '{node}' did not answer within {timeout_s:g} s")
         return answers
-
-
-def check_answers(answers: Mapping[str, Any]) -> None:
-    """Raise the errors among the answers of nodes.
-
-    Raises:
-        Unavailable: A call failed.
-    """
-    failures = [f"{name}: {answer}" for name, answer in answers.items() if isinstance(answer, TidalError)]
-    if failures:
-        raise Unavailable("; ".join(failures))
 
 
 def answer_of(reference: Any, node: str) -> Any:

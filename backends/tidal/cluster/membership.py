@@ -13,9 +13,6 @@ from typing import Any
 
 from tidal.cluster import local_cluster, ray_node
 from tidal.cluster.connection import LOOPBACK, check_installed, check_reachable, connected
-from tidal.cluster.local_node import LocalNode, check_server
-from tidal.cluster.metrics_page import PageAddress
-from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import (
     HEAD,
     ClusterRecord,
@@ -26,6 +23,10 @@ from tidal.cluster.records import (
     records,
     write_record,
 )
+from tidal.controller.decisions import PlanSettings
+from tidal.controller.local_node import LocalNode, check_server
+from tidal.controller.metrics_page import PageAddress
+from tidal.controller.server_finder import ServerFinder
 from tidal.errors import InvalidArgument, TidalError, Unavailable
 from tidal.repository.cluster_table import NodeTls, check_node_name
 from tidal.server.endpoints import choose_port
@@ -228,7 +229,7 @@ def _attach(ray: Any, started: ray_node.RayProcess, options: NodeOptions, metric
     memory = memory_file(options.name)
     memory.unlink(missing_ok=True)  # a node that joins again does not drain
     node_id = ray_node.wait_for_node(ray, started)
-    local = LocalNode(options.name, options.server, options.host, options.devices, options.tls)
+    local = LocalNode(options.name, ServerFinder(options.server), options.host, options.devices, options.tls)
     ray_node.start_agent(ray, node_id, local, options.name, memory, entrances_file(options.name), metrics)
 
 

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tidal.cluster.metrics import RESULTS, named
-from tidal.cluster.reports import NodeReport
+from tidal.controller.metrics import RESULTS, named
+from tidal.controller.reports import NodeReport
 
 
 class NodeMetrics:

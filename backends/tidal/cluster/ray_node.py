@@ -19,13 +19,13 @@ from typing import Any
 from tidal.cluster.agent import NodeAgent
 from tidal.cluster.autoscaling import NODE_RESOURCE, request_nodes
 from tidal.cluster.connection import LOOPBACK, environment
-from tidal.cluster.controller import POLL_S, ClusterController
 from tidal.cluster.handles import CONTROLLER, NAMESPACE, RayAgents, agent_name
-from tidal.cluster.local_node import LocalNode
-from tidal.cluster.metrics_page import PageAddress
-from tidal.cluster.observed import PlanSettings
 from tidal.cluster.records import StartedProcess, records_folder
 from tidal.cluster.redis import redis_variables
+from tidal.controller.controller import POLL_S, ClusterController
+from tidal.controller.decisions import PlanSettings
+from tidal.controller.local_node import LocalNode
+from tidal.controller.metrics_page import PageAddress
 from tidal.errors import Unavailable
 from tidal.server.endpoints import choose_port
 

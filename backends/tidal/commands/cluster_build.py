@@ -14,10 +14,11 @@ from rich.text import Text
 
 from tidal.cluster.builds import BuildLine, ClassBuild, NodeDevice, plan_builds, run_builds
 from tidal.cluster.connection import connected
-from tidal.cluster.handles import RayAgents, check_answers
+from tidal.cluster.handles import RayAgents
 from tidal.cluster.records import this_cluster
 from tidal.commands.connecting import AsJson
 from tidal.commands.output import fail, one_sentence, print_json, print_table
+from tidal.controller.agents import check_answers
 from tidal.errors import InvalidArgument
 from tidal.version_store.store import open_store
 

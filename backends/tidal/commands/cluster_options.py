@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from tidal.cluster.observed import PlanSettings
-from tidal.cluster.scaling import ScalingSettings
 from tidal.commands.output import fail, one_sentence
-from tidal.controller.decisions import ControllerSettings
+from tidal.controller import decisions
+from tidal.controller.decisions import PlanSettings
+from tidal.controller.scaling import ScalingSettings
 
 _USAGE = 2
 
@@ -61,8 +61,7 @@ def plan_settings(period: float, min_gain: float, scaling: ScalingSettings | Non
         scaling: Settings of scaling; None: all devices are used.
     """
     with one_sentence(_USAGE):
-        checked = ControllerSettings(period_s=period, min_gain=min_gain)
-    return PlanSettings(checked.period_s, checked.min_gain, scaling)
+        return decisions.plan_settings(period, min_gain, scaling)
 
 
 def scaling_settings(

@@ -70,7 +70,7 @@ def models_of(state: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the models of a cluster by name.
 
     Args:
-        state: State of the cluster, see `tidal.cluster.summary`.
+        state: State of the cluster, see `tidal.controller.summary`.
     """
     found: dict[str, dict[str, Any]] = {}
     for node in state["nodes"]:

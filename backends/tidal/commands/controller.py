@@ -12,11 +12,12 @@ import typer
 from tidal.arlo.scheduling import MIN_GAIN
 from tidal.commands.connecting import NO_SERVER, Server
 from tidal.commands.output import one_sentence
-from tidal.controller.decisions import ControllerSettings
+from tidal.controller.decisions import plan_settings
 from tidal.controller.event_log import EventLog
-from tidal.controller.loop import Controller
-from tidal.controller.metrics import ControllerMetrics
+from tidal.controller.host import HostController
+from tidal.controller.host_metrics import HostMetrics
 from tidal.controller.metrics_page import published
+from tidal.controller.scaling import ScalingSettings
 from tidal.controller.server_finder import ServerFinder
 
 _USAGE = 2
@@ -83,10 +84,9 @@ def controller(
     - **3** with `--once`: no server is running, or several are and none was named
     """
     with one_sentence(_USAGE):
-        settings = ControllerSettings(
-            period_s=period, min_gain=min_gain, min_instances=min_instances, max_instances=max_instances
-        )
-    events, metrics, find = EventLog(typer.echo, as_json=as_json), ControllerMetrics(), ServerFinder(server)
+        scaling = ScalingSettings(min_instances, max_instances, only_node=True)
+        settings = plan_settings(period, min_gain, scaling)
+    events, metrics, find = EventLog(typer.echo, as_json=as_json), HostMetrics(), ServerFinder(server)
     stop = threading.Event()
     _stop_on_signals(stop)
     if once:
@@ -95,7 +95,7 @@ def controller(
     with one_sentence(), published(metrics.registry, host, metrics_port) as port:
         if port is not None:
             events.record("metrics", f"metrics are at http://{host}:{port}/metrics", address=f"{host}:{port}")
-        controlling = Controller(find, settings, models or (), events, metrics, dry_run=dry_run)
+        controlling = HostController(find, settings, models or (), events, metrics, dry_run=dry_run)
         # A separate thread: a signal handler must not interrupt code that holds the lock of `stop`.
         with ThreadPoolExecutor(1) as pool:
             pool.submit(controlling.run, stop, once=once).result()

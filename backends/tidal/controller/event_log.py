@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from tidal.controller.decisions import AllocationDecision, ModelProfile
+from tidal.controller.decisions import Decision
 from tidal.server.allocate import format_counts
 
 Write = Callable[[str], None]
@@ -43,46 +43,53 @@ class EventLog:
             who = "" if model is None else f"{model}: "
             self._write(f"{now:%Y-%m-%d %H:%M:%S} {who}{sentence}")
 
-    def decided(self, model: str, profile: ModelProfile, decision: AllocationDecision, dry_run: bool) -> None:
-        """Write a decision, its reason and the observations behind it."""
-        before, after = by_length(profile, decision.before), by_length(profile, decision.after)
+    def decided(self, model: str, decision: Decision, *, dry_run: bool = False) -> None:
+        """Write a decision, its reason and the observations behind it.
+
+        Args:
+            model: Name of the model.
+            decision: The decision.
+            dry_run: Whether it is not carried out.
+        """
+        plan, observed, before, after = decision.plan, decision.observed, decision.before, decision.after
         changes = f"{format_counts(before)} -> {format_counts(after)}" if before != after else format_counts(before)
-        parts = [f"{'would ' if dry_run and before != after else ''}{decision.action} {changes}: {decision.reason}"]
-        parts.append(observation(profile, decision))
-        if decision.mean_before_s is not None and decision.mean_best_s is not None:
+        parts = [f"{'would ' if dry_run and plan.moves else ''}{decision.action} {changes}: {plan.reason}"]
+        parts.append(observation(decision))
+        if plan.mean_before_s is not None and plan.mean_best_s is not None:
+            best = format_counts(decision.profile.by_length(plan.best))
             parts.append(
-                f"predicted mean latency {_ms(decision.mean_before_s)} now, {_ms(decision.mean_best_s)} at best"
+                f"predicted mean latency {_ms(plan.mean_before_s)} now, {_ms(plan.mean_best_s)} at best with {best}"
             )
-        if decision.shortfall is not None:
-            parts.append(decision.shortfall)
-        observed = decision.observed
+        if plan.shortfall is not None:
+            parts.append(plan.shortfall)
+        lengths = decision.profile.lengths
         self.record(
             "decision",
             "; ".join(parts),
             model,
             action=decision.action,
-            reason=decision.reason,
+            reason=plan.reason,
             dry_run=dry_run,
             before=before,
             after=after,
             observed={
                 "seconds": round(observed.seconds, 3),
-                "queries": dict(zip(profile.lengths, observed.queries, strict=True)),
-                "demand": dict(zip(profile.lengths, decision.demand, strict=False)),
+                "queries": dict(zip(lengths, observed.queries, strict=True)),
+                "demand": dict(zip(lengths, plan.demand, strict=False)),
                 "requests": observed.requests,
                 "above_half_slo": observed.slow,
                 "above_95_percent_of_slo": observed.critical,
                 "mean_latency_s": observed.mean_latency_s,
             },
-            predicted_mean_before_s=decision.mean_before_s,
-            predicted_mean_best_s=decision.mean_best_s,
-            shortfall=decision.shortfall,
+            predicted_mean_before_s=plan.mean_before_s,
+            predicted_mean_best_s=plan.mean_best_s,
+            shortfall=plan.shortfall,
         )
 
 
-def observation(profile: ModelProfile, decision: AllocationDecision) -> str:
+def observation(decision: Decision) -> str:
     """Return the observations behind a decision as a clause."""
-    observed = decision.observed
+    profile, observed = decision.profile, decision.observed
     queries = " ".join(f"{n}:{count:.0f}" for n, count in zip(profile.lengths, observed.queries, strict=True))
     text = f"observed {sum(observed.queries):.0f} queries in {observed.seconds:.0f} s ({queries})"
     if observed.mean_latency_s is not None:
@@ -92,11 +99,6 @@ def observation(profile: ModelProfile, decision: AllocationDecision) -> str:
             f"{_ms(profile.slo_s)}, {critical:.1f} % above 95 % of it"
         )
     return text
-
-
-def by_length(profile: ModelProfile, instances: tuple[int, ...]) -> dict[int, int]:
-    """Return instances by `max_length` from instances by runtime."""
-    return dict(zip(profile.lengths, instances, strict=True))
 
 
 def _ms(seconds: float) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
 from tidal.arlo.manifest import load_arlo_manifest
-from tidal.controller.decisions import ModelProfile
+from tidal.controller.reports import ModelProfile
 from tidal.controller.series import Series, slo_of
 from tidal.controller.server_finder import ControlledServer
 from tidal.device import DeviceKind
@@ -40,13 +40,12 @@ class ServedFront:
         return self.live.model.name
 
 
-def served_fronts(server: ControlledServer, series: Series, names: Sequence[str]) -> Iterator[ServedFront]:
+def served_fronts(server: ControlledServer, series: Series) -> Iterator[ServedFront]:
     """Iterate over partitioned models that serve their newest version and have published their SLO.
 
     Args:
         server: Server to read.
         series: Series of its `/metrics` page.
-        names: Names of the models; empty: all partitioned models of the server.
 
     Raises:
         Unavailable: The server does not answer.
@@ -56,9 +55,9 @@ def served_fronts(server: ControlledServer, series: Series, names: Sequence[str]
     for row in server.control.index():
         if row.state == "READY":
             ready.setdefault(row.name, []).append(row.version)
-    for model in names or sorted(ready):
-        versions = sorted(ready.get(model, ()))
-        slo_s = slo_of(series, model, versions[-1]) if versions else None
+    for model in sorted(ready):
+        versions = sorted(ready[model])
+        slo_s = slo_of(series, model, versions[-1])
         if not slo_s:
             continue
         live = LiveFront(server.control, server.state.metrics, repository, partitioned_model(repository, model))

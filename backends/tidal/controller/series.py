@@ -1,4 +1,4 @@
-"""Counters of the `arlo` backend on a /metrics page, and their increase between two readings. Pure."""
+"""Counters of the `arlo` backend on a /metrics page. Pure."""
 
 from __future__ import annotations
 
@@ -32,36 +32,26 @@ def parse_series(text: str) -> Series:
     }
 
 
-def increases(before: Series, now: Series) -> Series:
-    """Return the increase of each series; a new or smaller value counts from 0."""
-    increase = {}
-    for key, value in now.items():
-        past = before.get(key, 0.0)
-        increase[key] = value - past if value >= past else value
-    return increase
-
-
 def slo_of(series: Series, model: str, version: int) -> float | None:
     """Return the SLO of a model's version in seconds, or None if it is not published yet."""
     return series.get((SLO_GAUGE, frozenset({("model", model), ("version", str(version))})))
 
 
 def counts_of(
-    increase: Series, model: str, versions: Collection[int], lengths: Sequence[int], slo_s: float, seconds: float
+    series: Series, model: str, versions: Collection[int], lengths: Sequence[int], slo_s: float
 ) -> ModelCounts:
-    """Return a model's traffic counts.
+    """Return a model's traffic counts since the server's start, without the time.
 
     Args:
-        increase: Increase of each series.
+        series: The series.
         model: Name of the model.
         versions: Versions of the model that are loaded.
         lengths: The runtimes' `max_length` in tokens, ascending.
         slo_s: Latency objective, in seconds.
-        seconds: Time span of the increase, in seconds.
     """
     own: dict[str, list[tuple[dict[str, str], float]]] = {}
     wanted = {str(version) for version in versions}
-    for (name, pairs), value in increase.items():
+    for (name, pairs), value in series.items():
         labels = dict(pairs)
         if labels.get("model") == model and labels.get("version") in wanted:
             own.setdefault(name, []).append((labels, value))
@@ -69,7 +59,7 @@ def counts_of(
     answered = own.get(f"{_LATENCIES}_bucket", ())
     requests = round(_sum(answered, "le", math.inf))
     return ModelCounts(
-        seconds=seconds,
+        seconds=0.0,
         # The buckets of a histogram are not published atomically: a longer one may lag behind.
         queries=tuple(max(0.0, b - a) for a, b in zip([0.0, *upto], upto, strict=False)),
         busy_s=tuple(_sum(own.get(_EXECUTED, ()), "runtime", length) for length in lengths),

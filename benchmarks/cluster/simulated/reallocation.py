@@ -14,10 +14,11 @@ from typing import Any
 
 from benchmarks.texts import TextMaker
 from tidal.arlo.manifest import load_arlo_manifest
-from tidal.controller.decisions import ControllerSettings
+from tidal.controller.decisions import PlanSettings
 from tidal.controller.event_log import EventLog
-from tidal.controller.loop import Controller
-from tidal.controller.metrics import ControllerMetrics
+from tidal.controller.host import HostController
+from tidal.controller.host_metrics import HostMetrics
+from tidal.controller.scaling import ScalingSettings
 from tidal.controller.server_finder import ControlledServer
 from tidal.errors import Unsupported
 from tidal.repository.entries import ModelEntry
@@ -90,9 +91,8 @@ def measure(
     stop = threading.Event()
     with tidal_serve(repository, "--model", model) as server:
         controlled = ControlledServer(server.control, server.state)
-        controller = Controller(
-            lambda: controlled, ControllerSettings(period_s=period_s), [model], journal, ControllerMetrics()
-        )
+        settings = PlanSettings(period_s, scaling=ScalingSettings(None, only_node=True))
+        controller = HostController(lambda: controlled, settings, [model], journal, HostMetrics())
         thread = threading.Thread(target=controller.run, args=(stop,), name="controller")
         thread.start()
         try:

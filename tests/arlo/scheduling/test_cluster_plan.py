@@ -193,7 +193,7 @@ def test_a_small_gain_changes_nothing() -> None:
     nodes = [node("a", 2, 0, 2), node("b", 2, 0, 2)]
     plan = plan_cluster(nodes, PROFILES[:2], [1.0, 1.0], min_gain=0.9)
     assert plan.moves == 0
-    assert "below the minimum gain of 90%" in plan.reason
+    assert "below the minimum gain of 90 %" in plan.reason
 
 
 @pytest.mark.parametrize(

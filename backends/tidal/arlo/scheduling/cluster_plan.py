@@ -45,6 +45,7 @@ class ClusterPlan:
         after: Instances by node and runtime to change to.
         reason: Rule that decided, as a clause.
         demand: Queries per SLO period by runtime (Q_i); empty if the decision does not use it.
+        best: Best counts by runtime; empty if the decision does not use the demand.
         mean_before_s: Predicted mean latency with the present counts, in seconds; None if not predicted.
         mean_best_s: Predicted mean latency with the best counts, in seconds; None if not predicted.
         shortfall: Sentence about the devices that the SLO lacks; None if it lacks none.
@@ -56,6 +57,7 @@ class ClusterPlan:
     after: NodeCounts
     reason: str
     demand: tuple[float, ...] = ()
+    best: tuple[int, ...] = ()
     mean_before_s: float | None = None
     mean_best_s: float | None = None
     shortfall: str | None = None
@@ -129,7 +131,7 @@ def plan_cluster(
                 reason = f"{number} instead of {sum(counted)}"
     if solution is None:
         wanted = _fitting(counted, _loads(nodes), total, longest)
-        reason = "there were no queries"
+        reason = "there were too few queries to decide on" if any(demand) else "there were no queries"
         if wanted != counted:
             reason += f", and {number} instead of {sum(counted)}"
     after = _placed(nodes, active, wanted)
@@ -142,6 +144,7 @@ def plan_cluster(
         after=after,
         reason=reason,
         demand=tuple(demand) if solution is not None else (),
+        best=solution.instances if solution is not None else (),
         mean_before_s=mean_before,
         mean_best_s=mean_best,
         shortfall=solution.shortfall if solution is not None else None,
@@ -173,10 +176,13 @@ def _counted(nodes: Sequence[ClusterNode]) -> tuple[int, ...]:
 
 def _reason(counted: tuple[int, ...], wanted: tuple[int, ...], solution: Solution, gain: float, min_gain: float) -> str:
     if wanted != counted:
-        return f"the best allocation is predicted to be {gain:.0%} faster"
+        return f"the best allocation is predicted to be {100 * gain:.0f} % faster"
     if solution.instances == counted:
         return "the current allocation is the best one"
-    return f"the best allocation is predicted to be {gain:.1%} faster, below the minimum gain of {min_gain:.0%}"
+    return (
+        f"the best allocation is predicted to be {100 * gain:.1f} % faster, below the minimum gain of "
+        f"{100 * min_gain:g} %"
+    )
 
 
 def _loads(nodes: Sequence[ClusterNode]) -> list[InstanceLoad]:
@@ -191,14 +197,15 @@ def _loads(nodes: Sequence[ClusterNode]) -> list[InstanceLoad]:
 def _fitting(counted: Sequence[int], loads: Sequence[InstanceLoad], total: int, longest: int) -> tuple[int, ...]:
     """Return the counts nearest to the present ones with this total, and enough of the longest runtime.
 
-    The last instance of a runtime ends last. Of equally loaded ones, one of the runtime with the most instances ends.
+    The least loaded instances end. Of equally loaded ones the last instance of a runtime ends last, and one of the
+    runtime with the most instances first.
     """
     counts = list(counted)
     counts[-1] = max(counts[-1], longest)
     left = [sorted(load.load for load in loads if load.runtime == runtime) for runtime in range(len(counts))]
     while sum(counts) > total:
         spare = [at for at, count in enumerate(counts) if count > (longest if at == len(counts) - 1 else 0)]
-        ends = min(spare, key=lambda at: (counts[at] == 1, left[at][0], -counts[at], at))
+        ends = min(spare, key=lambda at: (left[at][0], counts[at] == 1, -counts[at], at))
         counts[ends] -= 1
         del left[ends][0]
     counts[-1] += total - sum(counts)

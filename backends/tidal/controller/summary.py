@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tidal.cluster.observed import Load, RecentLoad
-from tidal.cluster.reports import ModelReport, NodeReport
-from tidal.cluster.scaling import ScalingState
+from tidal.controller.observed import Load, RecentLoad
+from tidal.controller.reports import ModelReport, NodeReport
+from tidal.controller.scaling import ScalingState
 
 Drain = Literal["no", "moving", "drained"]
 NodeState = Literal["serves", "moving", "drained", "restarting", "away", "silent"]

@@ -1,19 +1,21 @@
-"""The server of this node as the cluster sees it: read through its state file, changed by the two-phase allocation."""
+"""The server of this node as the controller sees it: read through its state file, changed by two-phase allocation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidal.catalog.graph import ModelGraph
-from tidal.cluster.reports import ModelReport, NodeReport
 from tidal.controller.counts import ModelCounts
 from tidal.controller.devices import HostDevices
 from tidal.controller.fronts import ServedFront, served_fronts
 from tidal.controller.lock import lock_model
-from tidal.controller.series import counts_of, parse_series
+from tidal.controller.reports import ModelReport, NodeReport
+from tidal.controller.series import Series, counts_of, parse_series
 from tidal.controller.server_finder import ControlledServer, ServerFinder
 from tidal.errors import NotFound, TidalError, Unavailable
 from tidal.repository.allocation import read_allocation
@@ -32,18 +34,24 @@ class LocalNode:
 
     Args:
         name: Name of the node.
-        server: Server that the user named, in the form that `choose_server` accepts; None: the only running one.
+        find: Returns the server, such as `ServerFinder`; raises Unavailable while it is down.
         host: Address at which other nodes reach the server's gRPC endpoint.
         devices: Devices to count instead of the server's cores or GPUs; None: those of the server.
         tls: TLS of the connections to other nodes; None for connections without TLS.
     """
 
     def __init__(
-        self, name: str, server: str | None, host: str, devices: int | None = None, tls: NodeTls | None = None
+        self,
+        name: str,
+        find: Callable[[], ControlledServer],
+        host: str,
+        devices: int | None = None,
+        tls: NodeTls | None = None,
     ) -> None:
-        self._name, self._host, self._devices, self._tls = name, host, devices, tls
-        self._find = ServerFinder(server)
-        self._locked: set[str] = set()
+        self._name, self._find, self._host, self._devices, self._tls = name, find, host, devices, tls
+        self._locks: dict[str, int] = {}  # descriptors by model
+        self._server_devices: tuple[tuple[int, int], HostDevices] | None = None  # of the server with this identity
+        self._first: dict[str, int] = {}  # instances that a model had first, where no device of its kind is known
 
     def read(self) -> NodeReport:
         """Return what the server has and has done."""
@@ -64,7 +72,7 @@ class LocalNode:
         server = self._find()
         repository = server.state.repository
         front = LiveFront(server.control, server.state.metrics, repository, partitioned_model(repository, model))
-        allocate(front, instances, lambda _line: None)
+        allocate(front, instances, lambda line: self._step(model, line))
 
     def write_table(self, model: str, table: ClusterTable) -> None:
         """Write the other nodes that a model's fronts dispatch to; a file that has them is left as it is.
@@ -84,53 +92,100 @@ class LocalNode:
             if table != present:
                 write_cluster_table(folder, table)
 
+    def close(self) -> None:
+        """Let another process control the models."""
+        for descriptor in self._locks.values():
+            os.close(descriptor)
+        self._locks.clear()
+
+    def _step(self, model: str, line: str) -> None:
+        """Receive a sentence about a step of a change."""
+
     def _report(self, server: ControlledServer) -> NodeReport:
         state = server.state
         text = read_metrics(state.metrics)
         series, times = parse_series(text), _engine_times(text)
-        ready = sorted({row.name for row in server.control.index() if row.state == "READY"})
-        fronts = list(served_fronts(server, series, ()))
-        graph = ModelGraph.read(state.repository)
-        late = [name for name in ready if graph.partitioned(name) and name not in {front.model for front in fronts}]
-        if late:
-            # Triton publishes metrics some seconds after a start; a decision without this model would move instances.
-            return NodeReport(self._name, "restarting", f"'{late[0]}' has not published its metrics yet")
-        devices = HostDevices.of_process(state.server_pid)
+        ready: dict[str, int] = {}  # newest version by model
+        for row in server.control.index():
+            if row.state == "READY":
+                ready[row.name] = max(row.version, ready.get(row.name, 0))
+        fronts = list(served_fronts(server, series))
+        graph, served = ModelGraph.read(state.repository), {front.model for front in fronts}
+        late = {name: n for name, n in sorted(ready.items()) if graph.partitioned(name) and name not in served}
+        if (reason := self._blocked(late, series)) is not None:
+            return NodeReport(self._name, "restarting", reason)
+        devices = self._devices_of(server)
         counted = devices if self._devices is None else HostDevices(self._devices, self._devices)
-        wanted = {front.model: wanted_now(state.repository, front.live.model) for front in fronts}
+        wanted = {front.model: self._wanted(front) for front in fronts}
         models = []
         for front in fronts:
+            present = sum(wanted[front.model].values())
             others = [(each, sum(wanted[each.model].values())) for each in fronts if each.model != front.model]
             lengths, slo_s = front.profile.lengths, front.profile.slo_s
-            counts = counts_of(series, front.model, front.versions, lengths, slo_s, 0.0)
+            counts = counts_of(series, front.model, front.versions, lengths, slo_s)
             busy_s = tuple(times.get(front.live.model.runtime_models[length], 0.0) for length in lengths)
-            held = counted.instances(front, others) or sum(wanted[front.model].values())
-            models.append(self._model(front, wanted[front.model], held, replace(counts, busy_s=busy_s)))
+            held = counted.instances(front, others) or self._first.setdefault(front.model, present)
+            if self._controls(front.model):
+                models.append(self._model(front, wanted[front.model], held, replace(counts, busy_s=busy_s)))
         runtimes = {name for front in fronts for name in front.live.model.runtime_models.values()}
         return NodeReport(
             node=self._name,
             state="serves",
+            http=state.http,
             grpc=f"{self._host}:{_port(state.grpc)}",
             entrance=entrance_of(state, self._host),
             identity=server.identity,
             cores=devices.cores,
             gpus=devices.gpus,
             models=tuple(models),
-            others=tuple(name for name in ready if name not in runtimes and name not in wanted),
+            others=tuple(name for name in sorted(ready) if name not in runtimes and name not in wanted),
             tables=tuple((front.model, _table_nodes(front)) for front in fronts),
         )
+
+    def _controls(self, model: str) -> bool:
+        """Return whether a partitioned model is one to report."""
+        return True
+
+    def _blocked(self, late: Mapping[str, int], series: Series) -> str | None:
+        """Return why nothing can be reported now; None if nothing prevents it.
+
+        Triton publishes metrics some seconds after a start; a decision without such a model would move instances.
+
+        Args:
+            late: Newest ready version of each partitioned model that is not among the served ones.
+            series: Series of the server's `/metrics` page.
+        """
+        return f"'{next(iter(late))}' has not published its metrics yet" if late else None
+
+    def _devices_of(self, server: ControlledServer) -> HostDevices:
+        """Return the devices of a server; its GPUs are those of its environment and stay."""
+        pid = server.state.server_pid
+        if self._server_devices is None or self._server_devices[0] != server.identity:
+            self._server_devices = server.identity, HostDevices.of_process(pid)
+        return replace(self._server_devices[1], cores=len(os.sched_getaffinity(pid)))
+
+    def _wanted(self, front: ServedFront) -> dict[int, int]:
+        """Return the requested instances of a model, by max_length in tokens."""
+        return wanted_now(front.live.repository, front.live.model)
+
+    def _lock(self, folder: Path) -> str | None:
+        """Lock a model until `close` or the end of this process; return why that is not possible."""
+        if folder.name not in self._locks:
+            try:
+                self._locks[folder.name] = lock_model(folder)
+            except Unavailable as error:
+                return str(error)
+        return None
+
+    def _unfinished(self, folder: Path) -> bool:
+        """Return whether a change of a model's instances was interrupted."""
+        allocation = read_allocation(folder)
+        return allocation is not None and allocation.loaded is not None
 
     def _model(self, front: ServedFront, wanted: Mapping[int, int], devices: int, counts: ModelCounts) -> ModelReport:
         folder = front.live.repository / front.model
         allocation = read_allocation(folder)
         usable = wanted if allocation is None else allocation.serving()
-        problem = None
-        if front.model not in self._locked:
-            try:
-                lock_model(folder)  # held until this process ends
-                self._locked.add(front.model)
-            except Unavailable as error:
-                problem = str(error)
         lengths = front.profile.lengths
         return ModelReport(
             model=front.model,
@@ -139,9 +194,9 @@ class LocalNode:
             devices=devices,
             instances=tuple(wanted[length] for length in lengths),
             usable=tuple(usable.get(length, 0) for length in lengths),
-            unfinished=allocation is not None and allocation.loaded is not None,
+            unfinished=self._unfinished(folder),
             counts=counts,
-            problem=problem,
+            problem=self._lock(folder),
         )
 
 

@@ -1,16 +1,34 @@
-"""What a node reports to the cluster's controller. Pure data."""
+"""What a node reports to the controller. Pure data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tidal.controller.counts import ModelCounts
-from tidal.controller.decisions import ModelProfile
 from tidal.repository.cluster_table import ClusterTable, RemoteNode
 
 ServerState = Literal["serves", "restarting", "away"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """Published properties of a model.
+
+    Args:
+        lengths: The runtimes' `max_length` in tokens, ascending.
+        latencies_s: Latency of one query padded to each runtime, in seconds.
+        slo_s: Latency objective, in seconds.
+    """
+
+    lengths: tuple[int, ...]
+    latencies_s: tuple[float, ...]
+    slo_s: float
+
+    def by_length(self, counts: Iterable[int]) -> dict[int, int]:
+        """Return counts by runtime as counts by max_length in tokens."""
+        return dict(zip(self.lengths, counts, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +57,16 @@ class ModelReport:
     counts: ModelCounts
     problem: str | None = None
 
-    def by_length(self, counts: tuple[int, ...]) -> dict[int, int]:
-        """Return counts by runtime as counts by max_length in tokens."""
-        return dict(zip(self.profile.lengths, counts, strict=True))
-
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
     """A node and its server.
 
     Attributes:
-        node: Name of the node.
+        node: Name of the node; empty for the only node of `tidal controller`.
         state: Whether its server serves, is being restarted by `tidal serve`, or is not there.
         reason: Why it does not serve; empty if it does.
+        http: `host:port` of its HTTP endpoint; empty if it does not serve.
         grpc: `host:port` of its gRPC endpoint for other nodes; empty if it does not serve.
         entrance: The server in the form of `tidal gateway --server`; empty if a gateway cannot use it.
         identity: Process ids of `tidal serve` and tritonserver; a restart resets all counts.
@@ -69,6 +84,7 @@ class NodeReport:
     node: str
     state: ServerState
     reason: str = ""
+    http: str = ""
     grpc: str = ""
     entrance: str = ""
     identity: tuple[int, int] = (0, 0)
@@ -198,7 +214,7 @@ def why_blocked(model: str, nodes: Mapping[str, NodeReport], silent: Mapping[str
         return "no node serves it"
     for name, its in reports.items():
         if its.problem is not None:
-            return f"{name}: {its.problem}"
+            return of_node(name, its.problem)
     if len({(its.version, its.profile) for its in reports.values()}) > 1:
         versions = ", ".join(f"{name} serves {its.version}" for name, its in reports.items())
         return f"the nodes serve different versions: {versions}"
@@ -208,3 +224,8 @@ def why_blocked(model: str, nodes: Mapping[str, NodeReport], silent: Mapping[str
 def reports_of(model: str, nodes: Mapping[str, NodeReport]) -> dict[str, ModelReport]:
     """Return the reports of a model, by the names of the nodes that serve it."""
     return {name: its for name, node in nodes.items() if (its := node.of_model(model)) is not None}
+
+
+def of_node(name: str, text: str) -> str:
+    """Return a text about a node with the node's name; an only node without a name needs none."""
+    return f"{name}: {text}" if name else text

@@ -1,4 +1,4 @@
-"""How many instances each model of a cluster uses, and how many nodes they need (Arlo §4). Pure: no clock, no I/O."""
+"""How many instances each model uses, and how many nodes they need (Arlo §4). Pure: no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -18,29 +18,34 @@ class ScalingSettings:
     """Bounds of scaling.
 
     Args:
-        min_instances: Minimum number of instances per model. Each node that serves a model keeps one in any case.
+        min_instances: Minimum number of instances per model, of which each node that serves a model keeps one in any
+            case; None: as many as the devices hold, or `max_instances` if that is lower.
         max_instances: Maximum number of instances per model; None: as many as the devices hold.
         min_nodes: Number of nodes below which none is released.
         max_nodes: Number of nodes above which none is requested; None: nodes are neither requested nor released.
+        only_node: Whether there is one node and never another: then the bounds apply where they exceed what its devices
+            hold, and instances that others add or end by hand within the bounds are kept.
 
     Raises:
         InvalidArgument: A minimum is not between 1 and its maximum; the message names the option.
     """
 
-    min_instances: int = 1
+    min_instances: int | None = 1
     max_instances: int | None = None
     min_nodes: int = 1
     max_nodes: int | None = None
+    only_node: bool = False
 
     def __post_init__(self) -> None:
         for name, least, most in (
             ("instances", self.min_instances, self.max_instances),
             ("nodes", self.min_nodes, self.max_nodes),
         ):
-            if least < 1:
-                raise InvalidArgument(f"--min-{name} must be at least 1, got {least}")
-            if most is not None and most < least:
-                raise InvalidArgument(f"--max-{name} must be at least {least}, the minimum, got {most}")
+            for bound, value in (("min", least), ("max", most)):
+                if value is not None and value < 1:
+                    raise InvalidArgument(f"--{bound}-{name} must be at least 1, got {value}")
+            if least is not None and most is not None and least > most:
+                raise InvalidArgument(f"--min-{name} {least} exceeds --max-{name} {most}")
 
 
 class ModelScaler:
@@ -77,27 +82,42 @@ class ModelScaler:
             nodes: Number of these nodes, each of which keeps an instance.
             more_nodes: Whether another node may be used.
         """
-        most = self._settings.max_instances
-        lowest = max(self._settings.min_instances, nodes - 1)
-        highest = devices + more_nodes if most is None else min(devices + more_nodes, most)
-        if self._bounds != (lowest, max(lowest, highest)):
-            self._bounds = lowest, max(lowest, highest)
+        only = self._settings.only_node
+        lowest, highest = self._bounds_of(devices, nodes, more_nodes)
+        if self._bounds != (lowest, highest):
+            self._bounds = lowest, highest
             self.changed(now)
+        least, most = self._settings.min_instances, self._settings.max_instances
         if self.wanted < lowest:
-            self._change(lowest, f"{self.wanted} instances are below the minimum of {lowest}")
-        elif most is not None and self.wanted > max(lowest, most):
-            self._change(max(lowest, most), f"{self.wanted} instances are above the maximum of {max(lowest, most)}")
+            bound = f"the {lowest} that devices hold" if least is None else f"the minimum of {lowest}"
+            self._change(lowest, f"{self.wanted} instances are below {bound}")
+        elif self.wanted > highest and (only or (most is not None and self.wanted > max(lowest, most))):
+            at_most = highest if most is None else max(lowest, most)
+            bound = f"the {at_most} that devices hold" if most is None else f"the maximum of {at_most}"
+            self._change(at_most, f"{self.wanted} instances are above {bound}")
+        # The most that can be used now.
+        usable = highest if only else devices
         decision = self._scaler.decide(now, self.wanted) if self._scaler is not None else None
         if decision is Scaling.ADD:
-            self._change(min(max(self.wanted, nodes) + 1, self._bounds[1]), decision.reason)
+            self._change(min(max(self.wanted, nodes) + 1, highest), decision.reason)
         elif decision is Scaling.RELEASE:
-            self._change(max(lowest, min(self.wanted - 1, devices)), decision.reason)
-        return max(nodes, min(self.wanted, devices))
+            self._change(max(lowest, min(self.wanted - 1, usable)), decision.reason)
+        return max(nodes, min(self.wanted, usable))
 
     def changed(self, now: float) -> None:
         """Restart observation after a change of the instances, since earlier latencies no longer apply."""
         lowest, highest = self._bounds or (1, 1)
         self._scaler = Autoscaler(self._slo_s, min_gpus=lowest, max_gpus=highest, now=now) if lowest < highest else None
+
+    def _bounds_of(self, devices: int, nodes: int, more_nodes: bool) -> tuple[int, int]:
+        """Return the minimum and the maximum of `wanted`."""
+        least, most = self._settings.min_instances, self._settings.max_instances
+        if least is None:
+            least = devices if most is None else min(devices, most)
+        lowest, highest = max(least, nodes - 1), devices + more_nodes
+        if most is not None:
+            highest = most if self._settings.only_node else min(highest, most)
+        return lowest, max(lowest, highest)
 
     def _change(self, wanted: int, reason: str) -> None:
         self.wanted, self.reason = wanted, reason

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidal.arlo.scheduling import Assignment, assign_nodes, preferred_nodes
-from tidal.cluster.observed import RecentLoad
-from tidal.cluster.reports import ModelEntrances, NodeReport, reports_of
+from tidal.controller.observed import RecentLoad
+from tidal.controller.reports import ModelEntrances, NodeReport, reports_of
 
 # Entrances with a smaller share of the queries get no nodes beside their own.
 _LEAST_SHARE = 0.02
