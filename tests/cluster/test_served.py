@@ -182,6 +182,15 @@ def test_it_serves_through_every_failure_and_ends_without_a_trace(cluster: Local
         assert until(lambda: health(gateway) == (1, 1))  # the node that drains is no entrance any more
         assert classified(gateway) == 200
         assert "queries_per_s" in row(cluster.status(), "n1")["models"][0]
+
+        wanted = {"16": 0, "32": 1, "64": 2}
+        found = json.loads(cluster.run("allocate", "tiny", *(f"{n}={count}" for n, count in wanted.items()), "--json"))
+        assert found == {"model": "tiny", "instances": wanted, "set": wanted}
+        assert row(cluster.status(), "n1")["models"][0]["instances"] == wanted
+        assert answered(20)
+        refused = cluster.outcome("allocate", "tiny", "16=3")
+        assert refused.returncode == 1
+        assert "6 instances are set, and the devices of the nodes hold 3" in refused.stderr
     assert [load.failures for load in loads] == [[], []]
 
     assert len(cluster.processes("head", "n1", "n2")) > 8

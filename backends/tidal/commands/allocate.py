@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,7 +73,7 @@ def allocate_instances(
         found = partitioned_model(where, model)
         front = _live(connection, where, found)
         before = wanted_now(where, found)
-        wanted = {**before, **_parse(counts or [], found)}
+        wanted = {**before, **parse_counts(counts or [], found.name, found.lengths)}
         make_allocation(wanted)
         if not counts:
             _show(front, where, found, before, as_json)
@@ -118,18 +119,26 @@ def _live(connection: ServerConnection | None, repository: Path, partitioned: Pa
     return front if front.serves() else None
 
 
-def _parse(counts: list[str], partitioned: PartitionedModel) -> dict[int, int]:
+def parse_counts(counts: Sequence[str], model: str, lengths: Collection[int]) -> dict[int, int]:
+    """Return instances by max_length in tokens.
+
+    Args:
+        counts: Counts as `N=COUNT`.
+        model: Name of the model, for errors.
+        lengths: The runtimes' `max_length` in tokens.
+
+    Raises:
+        InvalidArgument: A count has another form, names no runtime, or one that another count names.
+    """
     found: dict[int, int] = {}
     for text in counts:
         match = _COUNT.fullmatch(text)
         if match is None:
-            raise InvalidArgument(f"'{text}' is not valid: expected N=COUNT, for example {partitioned.lengths[-1]}=1")
+            raise InvalidArgument(f"'{text}' is not valid: expected N=COUNT, for example {max(lengths)}=1")
         length = int(match.group(1))
-        if length not in partitioned.lengths:
-            accepted = ", ".join(map(str, partitioned.lengths))
-            raise InvalidArgument(
-                f"'{text}': {partitioned.name} has no runtime with max_length {length}; accepted are {accepted}"
-            )
+        if length not in lengths:
+            accepted = ", ".join(map(str, lengths))
+            raise InvalidArgument(f"'{text}': {model} has no runtime with max_length {length}; accepted are {accepted}")
         if length in found:
             raise InvalidArgument(f"'{text}': max_length {length} is given twice")
         found[length] = int(match.group(2))

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tidal.commands.cluster_allocate import allocate_on_nodes
 from tidal.commands.cluster_build import build_on_nodes
 from tidal.commands.cluster_members import join_cluster, start_head, stop_cluster, up_local
 from tidal.commands.cluster_nodes import connect_nodes, disconnect_nodes, list_nodes
@@ -36,8 +37,8 @@ cluster = typer.Typer(
 
 A cluster is a head and nodes. A node is a machine with a running `tidal serve`; the head's controller shares the
 devices of all nodes among the runtimes of partitioned models. Queries go from node to node, never through the head. The
-commands `start`, `join`, `up`, `status`, `models`, `drain`, `build` and `stop` require the extra `ray`. Nodes can also
-be connected by hand, without a head: `connect`, `disconnect` and `nodes`.
+commands `start`, `join`, `up`, `status`, `models`, `allocate`, `drain`, `build` and `stop` require the extra `ray`.
+Nodes can also be connected by hand, without a head: `connect`, `disconnect` and `nodes`.
 
 ```
 tidal cluster start --host 10.0.0.1                   on the head
@@ -62,8 +63,8 @@ Exit codes:
 - **0** done
 - **1** a version was refused, the store failed, or a node does not serve the model; the same command continues
 - **2** wrong usage, an unknown scheme, or the extra that a scheme needs is not installed
-- **3** `join`: no server runs; `status`, `models`, `drain`, `build`: this machine is in no cluster, or its head does
-  not answer
+- **3** `join`: no server runs; `status`, `models`, `allocate`, `drain`, `build`: this machine is in no cluster, or its
+  head does not answer
 """,
 )
 cluster.command("start")(start_head)
@@ -71,6 +72,7 @@ cluster.command("join")(join_cluster)
 cluster.command("up")(up_local)
 cluster.command("status")(show_status)
 cluster.command("models")(show_models)
+cluster.command("allocate")(allocate_on_nodes)
 cluster.command("drain")(drain_node)
 cluster.command("stop")(stop_cluster)
 cluster.command("build")(build_on_nodes)

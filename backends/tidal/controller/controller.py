@@ -34,6 +34,7 @@ from tidal.controller.nodes import REPORT_S, KnownNodes
 from tidal.controller.observed import ObservedModel
 from tidal.controller.reports import reports_of, why_blocked
 from tidal.controller.scalers import ClusterScaling, RequestNodes
+from tidal.controller.set_instances import SetInstances, requested
 from tidal.controller.summary import ClusterState, drain_state, newest_plans, summary
 from tidal.errors import InvalidArgument, NotFound, TidalError
 
@@ -72,6 +73,7 @@ class ClusterController:
         self._nodes = KnownNodes(agents, clock, self._gone)
         self._observed: dict[str, ObservedModel] = {}
         self._plans: dict[str, dict[str, Any]] | None = None
+        self._set = SetInstances()
         self._waiting: dict[str, str] = {}
         self._not_before: dict[str, float] = {}
         self._scaling = ClusterScaling(settings.scaling, settings.period_s, request_nodes)
@@ -122,6 +124,22 @@ class ClusterController:
         self._wake.set()
         with self._passed:  # the pass in progress may have read the node before
             self._passed.wait_for(lambda: self._passes >= passes + 2, REPORT_S * 2)
+
+    def allocate(self, model: str, instances: Mapping[int, int] | None) -> None:
+        """Set the instances of a model on all nodes together; `status` reports when they have changed.
+
+        Args:
+            model: Name of the model.
+            instances: Instances by max_length in tokens, 0 where a runtime is left out; None: the controller decides.
+
+        Raises:
+            TidalError: No node serves the model, it has no such runtime, or the nodes cannot hold these instances.
+        """
+        known, counts = requested(model, self._observed, instances)
+        if counts is not None:  # what cannot be placed is refused
+            decide(known, self._nodes.reports, model, self._settings, counts=counts)
+        self._set.put(model, counts)
+        self._wake.set()
 
     def close(self) -> None:
         """Stop after the step in progress."""
@@ -233,15 +251,17 @@ class ClusterController:
             last = as_present(last, reports)
         draining = [name for name in sorted(reports) if nodes[name].draining]
         instances, reason = self._scaling.instances(model, nodes, last, now)
+        if (fixed := self._set.of(model, observed.profile, last)) is not None:
+            instances = sum(fixed)
         devices = usable_devices(model, nodes, self._settings, instances)
-        over = observed.seconds >= self._settings.period_s
-        trigger = plan_trigger(last, devices, draining, period_over=over, instances=instances)
+        over = observed.seconds >= self._settings.period_s and fixed is None
+        trigger = plan_trigger(last, devices, draining, period_over=over, instances=instances, counts=fixed)
         if trigger is None:
             return
-        rule = reason if trigger in ("first", "scaling") else ""
+        rule = reason if trigger in ("first", "scaling") and fixed is None else ""
         with self._metrics.planning(model, trigger):
-            plan = decide(observed, nodes, model, self._settings, instances, rule)
-        decision = Decision(observed.profile, plan, trigger, observed.total())
+            plan = decide(observed, nodes, model, self._settings, instances, rule, fixed)
+        decision = Decision(observed.profile, plan, trigger, observed.total(), fixed)
         if not rule:  # a rule does not use the lengths of the queries: the period goes on
             observed.restart()
         if plan.moves or trigger in ("period", "repeat"):

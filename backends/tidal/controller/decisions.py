@@ -21,9 +21,9 @@ from tidal.controller.reports import ModelProfile, ModelReport, NodeReport, repo
 from tidal.controller.scaling import ScalingSettings
 from tidal.errors import InvalidArgument
 
-#: What requires a plan: there is none, other devices or nodes, a drain, the last one failed, another number of
-#: instances, or the end of a period.
-Trigger = Literal["first", "devices", "draining", "repeat", "scaling", "period"]
+#: What requires a plan: there is none, an operator has set the instances or does no longer, other devices or nodes, a
+#: drain, the last one failed, another number of instances, or the end of a period.
+Trigger = Literal["first", "set", "devices", "draining", "repeat", "scaling", "period"]
 
 #: What a plan does to the instances of a model: nothing, exchange or move them, start more, or end some.
 Action = Literal["keep", "allocate", "add", "release"]
@@ -71,12 +71,14 @@ class Decision:
         plan: Instances by node to change to, and the reason.
         trigger: Reason for which the plan was required.
         observed: Traffic of all entrances that the plan is based on.
+        counts: Instances by runtime that an operator has set; None: they are decided.
     """
 
     profile: ModelProfile
     plan: ClusterPlan
     trigger: Trigger
     observed: ModelCounts
+    counts: tuple[int, ...] | None = None
 
     @property
     def action(self) -> Action:
@@ -140,6 +142,7 @@ def plan_trigger(
     *,
     period_over: bool,
     instances: int | None = None,
+    counts: Sequence[int] | None = None,
 ) -> Trigger | None:
     """Return what requires a plan now; None if nothing does.
 
@@ -149,9 +152,12 @@ def plan_trigger(
         draining: Nodes that drain, sorted.
         period_over: Whether the observation time is over.
         instances: Number of instances to use; None: as many as the devices hold. Free devices then require no plan.
+        counts: Instances by runtime that an operator has set; None: they are decided.
     """
     if not last:
         return "first"
+    if (None if counts is None else list(counts)) != (None if last.get("set") is None else [*last["set"].values()]):
+        return "set"
     if devices.keys() != last["devices"].keys() or (instances is None and devices != last["devices"]):
         return "devices"
     if any(sum(last["after"][name].values()) > count for name, count in devices.items() if name not in draining):
@@ -172,6 +178,7 @@ def decide(
     settings: PlanSettings,
     instances: int | None = None,
     scaling: str = "",
+    counts: Sequence[int] | None = None,
 ) -> ClusterPlan:
     """Decide about a model's instances on all nodes that serve it.
 
@@ -183,6 +190,7 @@ def decide(
         instances: Number of instances to use (G); None: as many as the devices hold.
         scaling: Rule that changed it, as a clause: instances of the longest runtime start, or the least loaded ones
             end. Empty: the lengths of the queries decide.
+        counts: Instances by runtime that an operator has set; None: they are decided.
     """
     profile, total = observed.profile, observed.total()
     demand: tuple[float, ...] = ()
@@ -204,7 +212,7 @@ def decide(
         RuntimeProfile.from_service(latency_s, profile.slo_s, max(settings.period_s, 1.0))
         for latency_s in profile.latencies_s
     ]
-    plan = plan_cluster(given, runtimes, demand or (0.0,) * len(runtimes), settings.min_gain, instances)
+    plan = plan_cluster(given, runtimes, demand or (0.0,) * len(runtimes), settings.min_gain, instances, counts)
     return replace(plan, reason=scaling) if scaling else plan
 
 
@@ -218,6 +226,7 @@ def described(decision: Decision) -> dict[str, Any]:
     return {
         "trigger": decision.trigger,
         "reason": plan.reason,
+        "set": None if decision.counts is None else _by_length(lengths, decision.counts),
         "before": by_node(plan.before),
         "after": by_node(plan.after),
         "moves": plan.moves,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tidal.controller.counts import ModelCounts
+from tidal.errors import InvalidArgument
 from tidal.repository.cluster_table import ClusterTable, RemoteNode
 
 ServerState = Literal["serves", "restarting", "away"]
@@ -29,6 +30,17 @@ class ModelProfile:
     def by_length(self, counts: Iterable[int]) -> dict[int, int]:
         """Return counts by runtime as counts by max_length in tokens."""
         return dict(zip(self.lengths, counts, strict=True))
+
+    def counts_of(self, instances: Mapping[int, int]) -> tuple[int, ...]:
+        """Return instances by max_length in tokens as counts by runtime, 0 where a runtime is left out.
+
+        Raises:
+            InvalidArgument: There is no such runtime.
+        """
+        if unknown := sorted(instances.keys() - set(self.lengths)):
+            accepted = ", ".join(map(str, self.lengths))
+            raise InvalidArgument(f"there is no runtime with max_length {unknown[0]}; accepted: {accepted}")
+        return tuple(instances.get(length, 0) for length in self.lengths)
 
 
 @dataclass(frozen=True, slots=True)

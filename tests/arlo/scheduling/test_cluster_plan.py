@@ -99,6 +99,43 @@ def test_fewer_instances_than_devices(case: tuple[list[ClusterNode], list[float]
     assert sum(row[-1] for row in rows) >= least
 
 
+@settings(max_examples=200, deadline=None)
+@given(clusters(), st.data())
+def test_instances_that_are_set_are_placed_with_the_fewest_moves(
+    case: tuple[list[ClusterNode], list[float]], data: st.DataObject
+) -> None:
+    nodes, demand = case
+    active = [node for node in nodes if not node.draining]
+    least, devices = max(1, sum(node.entrance for node in active)), sum(node.devices for node in active)
+    longest = data.draw(st.integers(least, devices))
+    counts = [longest]
+    for _ in demand[1:]:
+        counts.insert(0, data.draw(st.integers(0, devices - sum(counts))))
+    plan = plan_cluster(nodes, PROFILES[-len(demand) :], demand, counts=counts)
+    assert valid(nodes, plan.after)
+    rows = [row for node, row in zip(nodes, plan.after, strict=True) if not node.draining]
+    assert [sum(column) for column in zip(*rows, strict=True)] == counts
+    assert plan.reason.startswith("an operator has set the instances")
+    totals = [sum(column) for column in zip(*plan.after, strict=True)]
+    placements = (each for each in columns(totals, len(nodes)) if valid(nodes, each))
+    ended, load = moves(present(nodes), plan.after)
+    assert (ended, pytest.approx(load)) == min(moves(present(nodes), each) for each in placements)
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ((2, 0), "instances are 2, 0; accepted are numbers from 0, of the longest runtime at least 1"),
+        ((-1, 2), "instances are -1, 2; accepted are numbers from 0"),
+        ((3, 2), "5 instances are set, and the devices of the nodes hold 4"),
+    ],
+)
+def test_instances_that_cannot_be_placed_are_refused(counts: tuple[int, int], expected: str) -> None:
+    node = ClusterNode("a", 4, (2, 2), (0.0, 0.0))
+    with pytest.raises(InvalidArgument, match=expected):
+        plan_cluster([node], PROFILES[-2:], (1.0, 1.0), counts=counts)
+
+
 @settings(max_examples=100, deadline=None)
 @given(clusters())
 def test_a_plan_that_was_carried_out_stays(case: tuple[list[ClusterNode], list[float]]) -> None:

@@ -86,6 +86,7 @@ def plan_cluster(
     demand: Sequence[float],
     min_gain: float = MIN_GAIN,
     instances: int | None = None,
+    counts: Sequence[int] | None = None,
 ) -> ClusterPlan:
     """Decide the instances by node and runtime.
 
@@ -102,6 +103,7 @@ def plan_cluster(
         demand: Queries per SLO period of all entrances, by the shortest runtime that fits them (Q_i), [runtimes].
         min_gain: Share of the mean latency that a change must save, unless the number of instances requires it.
         instances: Number of instances on the nodes that do not drain; None: as many as their devices hold.
+        counts: Instances by runtime to place as they are, [runtimes]; None: they are decided.
 
     Raises:
         InvalidArgument: All nodes drain, an entrance has no device, a node has not a count for each runtime, or
@@ -111,6 +113,9 @@ def plan_cluster(
     devices = sum(node.devices for node in active)
     longest = max(1, sum(node.entrance for node in active))
     total = devices if instances is None else instances
+    if counts is not None:
+        _check_counts(counts, devices, longest)
+        total = sum(counts)
     if not longest <= total <= devices:
         raise InvalidArgument(f"instances must be between {longest} and {devices}, got {total}")
     number = f"the devices hold {total} instances" if total == devices else f"{total} instances are wanted"
@@ -118,7 +123,9 @@ def plan_cluster(
     counted = _counted(nodes)
     mean_before = mean_best = None
     solution: Solution | None = None
-    if any(demand):
+    if counts is not None:
+        wanted, reason = tuple(counts), "an operator has set the instances"
+    elif any(demand):
         problem = AllocationProblem(total, tuple(runtimes), tuple(demand), longest)
         if counted[-1] < longest:
             solution = solve(problem)
@@ -129,7 +136,7 @@ def plan_cluster(
             reason = _reason(counted, wanted, solution, found.gain, min_gain)
             if sum(counted) != total:
                 reason = f"{number} instead of {sum(counted)}"
-    if solution is None:
+    if solution is None and counts is None:
         wanted = _fitting(counted, _loads(nodes), total, longest)
         reason = "there were too few queries to decide on" if any(demand) else "there were no queries"
         if wanted != counted:
@@ -150,6 +157,17 @@ def plan_cluster(
         shortfall=solution.shortfall if solution is not None else None,
         instances_short=solution.gpus_short if solution is not None else 0,
     )
+
+
+def _check_counts(counts: Sequence[int], devices: int, longest: int) -> None:
+    """Check instances that an operator has set."""
+    if min(counts) < 0 or counts[-1] < longest:
+        raise InvalidArgument(
+            f"instances are {', '.join(map(str, counts))}; accepted are numbers from 0, of the longest runtime at "
+            f"least {longest}, one for each node that does not drain"
+        )
+    if sum(counts) > devices:
+        raise InvalidArgument(f"{sum(counts)} instances are set, and the devices of the nodes hold {devices}")
 
 
 def _active(nodes: Sequence[ClusterNode], runtimes: int) -> list[ClusterNode]:
