@@ -101,7 +101,7 @@ class ClusterUnderTest:
         """Whether all nodes serve by a plan that is done, and their fronts use each other's instances."""
         pairs = [(node, other) for node in self.names for other in self.names if node != other]
         used = {self.used(node, other) for node, other in pairs}
-        return used == {len(self.lengths)} and steady(self.status(), self.split)
+        return used == {len(self.lengths)} and steady(self.status(), self.split, self.names)
 
     def used(self, node: str, other: str) -> int:
         """Return how many instances of another node a node's front uses; -1 while its server does not answer."""

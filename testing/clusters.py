@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -122,19 +122,20 @@ def row(state: dict[str, Any], name: str) -> dict[str, Any]:
     return next((each for each in state["nodes"] if each["node"] == name), {})
 
 
-def steady(state: dict[str, Any], model: str) -> bool:
-    """Whether both of two nodes serve a model by a plan that is done, and dispatch to each other.
+def steady(state: dict[str, Any], model: str, names: Collection[str] = ("n1", "n2")) -> bool:
+    """Whether all nodes serve a model by a plan that is done, and dispatch to each other.
 
     Args:
         state: Document that `tidal cluster status --json` prints.
         model: Name of the partitioned model.
+        names: Names of the nodes.
     """
-    pairs = [(row(state, name), other) for name, other in (("n1", "n2"), ("n2", "n1"))]
+    expected = {name: sorted({*names} - {name}) for name in names}
     return state["plans"].get(model, {}).get("state") == "done" and all(
         its.get("state") == "serves"
         and its["drain"] == "no"
-        and [[other]] == [m["dispatches_to"] for m in its["models"]]
-        for its, other in pairs
+        and [others] == [m["dispatches_to"] for m in its["models"]]
+        for its, others in ((row(state, name), others) for name, others in expected.items())
     )
 
 
