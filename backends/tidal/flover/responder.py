@@ -102,7 +102,8 @@ class Responder:
                     opened, self._open = self._open, ()
                     self._check_at = time.monotonic() + _CHECK_INTERVAL_S
             # Check first: a cancelled generation occupies slots that others wait for.
-            self._check_cancelled(opened)
+            if opened:
+                self._check_cancelled(opened)
             for generation in urgent:
                 generation.send_part()
             if delayed:

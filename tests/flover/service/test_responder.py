@@ -150,3 +150,13 @@ def test_cancellations_are_checked_between_steps_but_not_after_each_of_many_shor
             checking._changed.notify()
         assert until(lambda: other.cancelled)  # without a further iteration
     assert (first.checks, other.checks) == (1, 1)
+
+
+def test_a_part_that_is_sent_does_not_postpone_the_check_of_a_waiting_request() -> None:
+    waiting, text = Checked(), Text(tokens=1)
+    waiting.admitted, waiting.left = False, True
+    with responding(1.0) as checking:
+        checking.send(cast(Any, text))
+        assert until(lambda: text.parts == [1])
+        checking.iteration_ended([cast(Any, waiting)])
+        assert until(lambda: waiting.cancelled, 5)
