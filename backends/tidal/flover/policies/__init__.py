@@ -1,5 +1,6 @@
 """Decides what each iteration does: pure code, without clock, threads or torch; may import `tidal.profiles` only."""
 
+from tidal.flover.policies.budget import MemoryBudget
 from tidal.flover.policies.costs import PassCosts, ProfiledCosts
 from tidal.flover.policies.prefixes import Prefixes
 from tidal.flover.policies.scheduler import FloverScheduler
@@ -11,6 +12,7 @@ __all__ = [
     "Draft",
     "DraftAcceptance",
     "FloverScheduler",
+    "MemoryBudget",
     "PassCosts",
     "PrefillChunk",
     "Prefixes",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic
 
+from tidal.flover.policies.budget import MemoryBudget
 from tidal.flover.policies.costs import PassCosts
 from tidal.flover.policies.prefixes import NoPrefixes, Prefixes
 from tidal.flover.policies.types import Admission, Item, PrefillChunk, Schedulable
@@ -36,22 +37,30 @@ class FloverScheduler(Generic[Item]):
     - **First token**: a generation runs after its last chunk. Its first token comes from that chunk, its second from
       the decode step of the same iteration, or of the next one where chunks and step share a pass.
     - **Fairness**: every decode step gives every running generation one token.
+    - **Memory**: a generation gets slots if the keys and values of all that have some fit into the budget, with another
+      page for each of their sequences. Where those of the next step do not fit, generations are preempted, the one with
+      the largest key first, never the only one, and wait before all others. Beams reserve the memory of their whole
+      search instead, and are not preempted.
 
     Args:
         slots: Number of slots; no generation takes more.
         costs: Durations of passes.
         prefill_share: Bound on the time of prefill beside a decode step, as a multiple of the step's duration; above 0.
+        memory: Budget of keys and values; None: all slots fit. Each generation fits alone.
 
     Attributes:
         prefixes: Tokens of prompts that need not be computed.
     """
 
-    def __init__(self, slots: int, costs: PassCosts, *, prefill_share: float) -> None:
+    def __init__(
+        self, slots: int, costs: PassCosts, *, prefill_share: float, memory: MemoryBudget | None = None
+    ) -> None:
         self.prefixes: Prefixes[Item] = NoPrefixes()
         self._slots = slots
         self._costs = costs
         self._prefill_share = prefill_share
-        self._waiting: list[Item] = []  # by key
+        self._memory = memory
+        self._waiting: list[Item] = []  # preempted ones first, then by key
         self._prefilled: dict[Item, int] = {}  # prompt tokens prefilled of each admitted item, by key
         self._running: dict[Item, None] = {}  # a dict, because a set has another order in each process
         self._keys: dict[Item, float] = {}
@@ -88,7 +97,7 @@ class FloverScheduler(Generic[Item]):
         for item in items:
             prefill += self._costs.prefill_seconds(0, item.prompt_tokens)
             self._keys[item] = item.arrival + _OVERTAKE_FACTOR * prefill
-            bisect.insort(self._waiting, item, key=self._keys.__getitem__)
+            bisect.insort(self._waiting, item, key=self._order)
 
     def remove(self, item: Item) -> None:
         """Remove a generation that is finished or aborted, in any state; its slots become free."""
@@ -99,6 +108,26 @@ class FloverScheduler(Generic[Item]):
             del self._prefilled[item]
         else:
             self._waiting.remove(item)
+
+    def preempt(self, free: Callable[[Item], None]) -> tuple[Item, ...]:
+        """Requeue generations whose memory others need for their next step, and return them.
+
+        Args:
+            free: Frees the slots of a generation, before it is requeued.
+        """
+        preempted = []
+        while self._memory is not None and not self._memory.fits(self._admitted()):
+            candidates = [item for item in self._admitted() if item.preemptible]
+            if not candidates or len(self._prefilled) + len(self._running) == 1:
+                break
+            item = max(candidates, key=self._keys.__getitem__)
+            self._prefilled.pop(item, None)
+            self._running.pop(item, None)
+            free(item)
+            item.preempt()
+            bisect.insort(self._waiting, item, key=self._order)
+            preempted.append(item)
+        return tuple(preempted)
 
     def admit(self, now: float) -> Admission[Item]:
         """Decide who leaves the queue; the caller allocates the slots before it calls `prefill`.
@@ -131,15 +160,35 @@ class FloverScheduler(Generic[Item]):
                 self._prefilled[chunk.item] = chunk.end
         return tuple(chunks)
 
+    def fits_drafts(self, drafts: Mapping[Item, Sequence[int]]) -> bool:
+        """Whether the keys and values of drafted tokens fit beside those of all sequences.
+
+        Args:
+            drafts: Drafted tokens by generation.
+        """
+        return self._memory is None or self._memory.fits_drafts(self._admitted(), drafts)
+
     def _admit(self) -> list[Item]:
-        """Take from the head of the queue while the free slots suffice."""
-        free = self._slots - _slots(self._prefilled) - _slots(self._running)
-        count = 0
+        """Take from the head of the queue while free slots and memory suffice."""
+        before, count = self._admitted(), 0
+        free = self._slots - _slots(before)
         while count < len(self._waiting) and (free := free - self._waiting[count].slots) >= 0:
+            together = [*before, *self._waiting[: count + 1]]
+            # The first one fits alone, whether or not another page does.
+            if self._memory is not None and len(together) > 1 and not self._memory.fits_growing(together):
+                break
             count += 1
         admitted = self._waiting[:count]
         del self._waiting[:count]
         return admitted
+
+    def _admitted(self) -> list[Item]:
+        """Generations with slots."""
+        return [*self._prefilled, *self._running]
+
+    def _order(self, item: Item) -> tuple[bool, float]:
+        """Sort key of the queue."""
+        return not item.preempted, self._keys[item]
 
     def _chunks(self) -> list[PrefillChunk[Item]]:
         """Chunks to prefill beside the next decode step, by key and within the bound."""
@@ -150,7 +199,7 @@ class FloverScheduler(Generic[Item]):
             budget = _MAX_CHUNK
             for item, held in self._prefilled.items():
                 start = max(held, self.prefixes.reusable(item))
-                chunk = PrefillChunk(item, start, min(item.prompt_tokens, start + budget))
+                chunk = PrefillChunk(item, start, min(item.prefill_tokens, start + budget))
                 if self._defers(chunk, chunks):
                     continue
                 chunks.append(chunk)
@@ -165,10 +214,10 @@ class FloverScheduler(Generic[Item]):
         for item, held in self._prefilled.items():
             start = max(held, self.prefixes.reusable(item))
             end = self._end_within(item, start, seconds)
-            if end - start < min(_MIN_CHUNK, item.prompt_tokens - start):
+            if end - start < min(_MIN_CHUNK, item.prefill_tokens - start):
                 if chunks:
                     break
-                end = min(item.prompt_tokens, start + _MIN_CHUNK)
+                end = min(item.prefill_tokens, start + _MIN_CHUNK)
             chunk = PrefillChunk(item, start, end)
             if self._defers(chunk, chunks):
                 continue
@@ -178,18 +227,19 @@ class FloverScheduler(Generic[Item]):
 
     def _end_within(self, item: Item, start: int, seconds: float) -> int:
         """End of the longest chunk from `start` on that takes at most `seconds`."""
-        ends = range(start + 1, min(item.prompt_tokens, start + _MAX_CHUNK) + 1)
+        ends = range(start + 1, min(item.prefill_tokens, start + _MAX_CHUNK) + 1)
         fits = bisect.bisect_right(ends, seconds, key=lambda end: self._costs.chunk_seconds(start, end))
         return start + fits
 
     def _defers(self, chunk: PrefillChunk[Item], others: Iterable[PrefillChunk[Item]]) -> bool:
         """Whether the other chunks of an iteration compute more than half of a chunk."""
-        most = min(chunk.end, chunk.item.prompt_tokens - 1)
+        most = min(chunk.end, chunk.item.prefill_tokens - 1)
         shared = (min(most, other.end, self.prefixes.shared(chunk.item, other.item)) for other in others)
         return max(shared, default=0) - chunk.start > (chunk.end - chunk.start) / 2
 
     def _misses_deadline(self, item: Item, now: float) -> bool:
-        if now + self._costs.prefill_seconds(0, item.prompt_tokens) <= item.deadline:
+        # One that was preempted has answered in part: its deadline ends it when it passes.
+        if item.preempted or now + self._costs.prefill_seconds(0, item.prompt_tokens) <= item.deadline:
             return False
         start = self.prefixes.reusable(item)
         return now + self._costs.prefill_seconds(start, item.prompt_tokens) > item.deadline
