@@ -78,7 +78,7 @@ def tiny_model(family: str, seed: int = 0, **fields: Any) -> Any:
 
 def tiny_runner(
     model: Any, *, slots: int = 4, max_length: int = POSITIONS, dtype: torch.dtype = torch.float32,
-    kv_cache_dtype: KeyValueType = "auto",
+    kv_cache_dtype: KeyValueType = "auto", kv_cache_bytes: int | None = None,
 ) -> FloverRunner:  # fmt: skip
     """Return a runner of a model, without writing a file."""
     form = form_of(model.config)
@@ -87,7 +87,9 @@ def tiny_runner(
         form,
         tied=model.config.tie_word_embeddings,
     )
-    return FloverRunner(form, weights, slots=slots, max_length=max_length, kv_cache_dtype=kv_cache_dtype)
+    return FloverRunner(
+        form, weights, slots=slots, max_length=max_length, kv_cache_dtype=kv_cache_dtype, kv_cache_bytes=kv_cache_bytes
+    )
 
 
 def write_decoder(folder: Path, family: str = "gpt2", seed: int = 0, **fields: Any) -> Path:

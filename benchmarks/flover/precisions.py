@@ -103,6 +103,8 @@ def read_bandwidth(count: int) -> float:
 def measure_steps(runners: dict[FloverPrecision, FloverRunner]) -> dict[tuple[FloverPrecision, int], float]:
     """Time decode steps in alternation, in seconds: the shortest of each precision and number of streams."""
     seconds: dict[tuple[FloverPrecision, int], float] = {}
+    for runner in runners.values():
+        runner.commit(dict.fromkeys(range(runner.slots), _POSITION))
     for _ in range(_ROUNDS):
         for streams in STREAMS:
             tokens, positions = np.zeros(streams, np.int64), np.full(streams, _POSITION)

@@ -43,6 +43,25 @@ def flover() -> list[Panel]:
             "Generations wait if all slots are in use: raise `max_concurrency` in the spec.",
         ),
         Panel(
+            "Keys and values",
+            "bytes",
+            (
+                level(f"{own}_kv_cache_bytes", "model", f"{name} committed"),
+                level(f"{own}_kv_cache_budget_bytes", "model", f"{name} budget"),
+            ),
+            "Memory committed to keys and values, those kept for later prompts included, and its budget.",
+        ),
+        Panel(
+            "Preemptions, recomputed tokens",
+            "ops",
+            (
+                rate(f"{own}_preemptions_total", "model", f"{name} preemptions"),
+                rate(f"{own}_recomputed_tokens_total", "model", f"{name} tokens"),
+            ),
+            "Generations requeued because keys and values exceeded their budget, and the tokens prefilled again: raise "
+            "`kv_cache_mb`.",
+        ),
+        Panel(
             "Wait for a slot",
             "s",
             quantiles(f"{own}_queue_seconds", "model", name, (0.5, 0.99)),

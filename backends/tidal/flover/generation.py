@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from tidal.flover.beams import BeamGroup
@@ -38,10 +39,11 @@ class Generation(Schedulable):
         min_tokens: Number of tokens before which stop strings do not end the text.
         top_logprobs: Number of most likely tokens to record with each token; None: no log probabilities.
         echo: Text of the prompt, which the text begins with.
-        prompt_start: Start of `prompt_ids`, see `start_of`.
+        prefill_ids: Token ids to prefill, [tokens] int64: the prompt, and the text before a preemption.
+        prefill_start: Start of `prefill_ids`, see `start_of`.
         cached_tokens: Number of prompt tokens whose keys and values were not computed again.
         admitted: Whether its slots are allocated.
-        prefilled: Number of prompt tokens whose keys and values are in the cache.
+        prefilled: Number of tokens of `prefill_ids` whose keys and values are in the cache.
         tokens: Token ids generated so far; of a beam search those of the best text, once it has ended.
         logprobs: Log probabilities of these tokens; empty without `top_logprobs`.
         finish_reason: Why the generation ended; None while it runs.
@@ -61,7 +63,8 @@ class Generation(Schedulable):
     min_tokens: int = field(default=0, kw_only=True)
     top_logprobs: int | None = field(default=None, kw_only=True)
     echo: str = field(default="", kw_only=True)
-    prompt_start: bytes = field(init=False)
+    prefill_ids: IntArray = field(init=False)
+    prefill_start: bytes = field(init=False)
     cached_tokens: int = field(default=0, init=False)
     admitted: bool = field(default=False, init=False)
     prefilled: int = field(default=0, init=False)
@@ -76,7 +79,7 @@ class Generation(Schedulable):
 
     def __post_init__(self) -> None:
         self._unsent_text = self.echo
-        self.prompt_start = start_of(self.prompt_ids)
+        self.prefill_ids, self.prefill_start = self.prompt_ids, start_of(self.prompt_ids)
 
     @property
     def request(self) -> StreamedRequest:
@@ -108,11 +111,17 @@ class Generation(Schedulable):
     def held_tokens(self, index: int) -> int:
         """Number of tokens whose keys and values a slot holds; those of the latest generated token are not held yet.
 
-        Until the prompt is prefilled, slots other than the first hold nothing.
+        Until it runs, slots other than the first hold nothing.
         """
-        if generated := self.generated:
+        if (generated := self.generated) > self.recomputed:
             return self.prompt_tokens + generated - 1
         return self.prefilled if index == 0 else 0
+
+    def preempt(self) -> None:
+        """See `Schedulable`. All else continues as it is: the client notices a pause."""
+        Schedulable.preempt(self)
+        self.prefill_ids = np.concatenate([self.prompt_ids, np.array(self.tokens, np.int64)])
+        self.prefill_start, self.prefilled = start_of(self.prefill_ids), 0
 
     def last_token(self, index: int) -> int:
         """Input token of the next decode step for a slot."""

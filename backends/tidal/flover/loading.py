@@ -6,17 +6,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from tidal import device
+from tidal.errors import InvalidArgument
 from tidal.flover.chat import load_chat_template
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.engine.speculation import Speculation
 from tidal.flover.generation import Generation
 from tidal.flover.guided import GuidedGrammars, MaskWorker
 from tidal.flover.manifest import TOKENIZER_FILE, load_flover_manifest
+from tidal.flover.opening import open_runner
 from tidal.flover.parameters import FloverParameters
-from tidal.flover.policies import FloverScheduler, ProfiledCosts, SpeculationPolicy
+from tidal.flover.policies import FloverScheduler, MemoryBudget, ProfiledCosts, SpeculationPolicy
 from tidal.flover.prompts import PromptReader
 from tidal.flover.request_parser import RequestParser
-from tidal.flover.runner import open_runner
+from tidal.flover.runner import FloverRunner
 from tidal.flover.service import FloverService
 from tidal.flover.tasks.folder import DecoderBase
 from tidal.flover.tasks.library import open_library
@@ -43,13 +45,14 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
     manifest.check(context.version_dir, device.here(manifest.device.kind))
     vocabulary, eos = manifest.form.vocabulary, frozenset(manifest.eos_token_ids)
     tokenizer = TextTokenizer(context.version_dir / TOKENIZER_FILE, manifest.max_length - 1)
-    prompts = PromptReader(tokenizer, vocabulary, manifest.max_concurrency, load_chat_template(context.version_dir))
+    chat = load_chat_template(context.version_dir)
     grammars, texts = GuidedGrammars(tokenizer.tokenizer, vocabulary, eos), TokenTexts(tokenizer.tokenizer)
     # Open it in a thread that ends. The OpenMP threads of a thread that lives on would exceed the number of cores, and
     # the engine's own would then sleep between linear layers instead of spinning.
     with ThreadPoolExecutor(1) as opening:
-        runner = opening.submit(open_runner, manifest, context.version_dir).result()
-    shared = SharedRunner(runner)
+        runner = opening.submit(open_runner, manifest, context.version_dir, parameters.kv_cache_mb).result()
+    shared, memory = SharedRunner(runner), _budget(runner, holes=not parameters.shuffle)
+    prompts = PromptReader(tokenizer, vocabulary, runner.slots, chat)
     costs = ProfiledCosts(manifest.profile.step, manifest.profile.chunk, mixed=runner.runs_mixed)
 
     def speculation() -> Speculation | None:
@@ -60,12 +63,14 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
     def start(fresh: ServiceContext) -> Service:
         base = DecoderBase(manifest.base, manifest.form)
         scheduler: FloverScheduler[Generation] = FloverScheduler(
-            manifest.max_concurrency, costs, prefill_share=parameters.prefill_share
+            runner.slots, costs, prefill_share=parameters.prefill_share, memory=memory
         )
         masks = MaskWorker()
         return FloverService(
             fresh,
-            RequestParser(prompts, grammars, masks, manifest.max_length, parameters.default_max_tokens, eos, texts),
+            RequestParser(
+                prompts, grammars, masks, manifest.max_length, parameters.default_max_tokens, eos, texts, memory
+            ),
             open_library(tasks_folder(fresh.model_dir), base, parameters.task_bytes, fresh.metrics),
             scheduler,
             shared,
@@ -76,3 +81,21 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
         )
 
     return start
+
+
+def _budget(runner: FloverRunner, *, holes: bool) -> MemoryBudget | None:
+    """The budget of keys and values; None if all slots fit.
+
+    Raises:
+        InvalidArgument: One sequence does not fit beside the holes of decode steps.
+    """
+    if runner.budget >= runner.slots * runner.pages.bytes(runner.max_length):
+        return None
+    found = MemoryBudget(runner.budget, runner.pages, runner.slots, holes)
+    if not found.fits_alone(1, runner.max_length):
+        raise InvalidArgument(
+            f"keys and values have {runner.budget:,} bytes, too few for a sequence of {runner.max_length} tokens and "
+            f"one token in each of {runner.slots} slots, to which steps with shuffle: false write: raise kv_cache_mb, "
+            "or lower max_concurrency or max_length"
+        )
+    return found

@@ -101,7 +101,10 @@ class FloverManifest(Published):
     eos_token_ids: tuple[int, ...] = Field(description="token ids that end a text; empty: only its length ends it")
     max_concurrency: int = Field(ge=1, description="number of slots: sequences with keys and values at the same time")
     max_length: int = Field(ge=2, description="number of tokens of a sequence, prompt and generated text together")
-    memory_bytes: int = Field(ge=1, description="size of all slots' keys and values, allocated at load")
+    memory_bytes: int = Field(ge=1, description="size of all slots' keys and values when they are full")
+    kv_cache_mb: float | None = Field(
+        None, gt=0, description="most MiB of keys and values; null: those of full slots, as far as memory is free"
+    )
     threads: int = Field(ge=1, description="CPU threads")
     kernels: KernelChoice | None = Field(None, description="choices of the CPU kernels; null: not used")
     group_size: int | None = Field(

@@ -31,6 +31,8 @@ class FloverMetrics(IntakeMetrics):
         self.running = metrics.gauge("running_generations", "Generations in the decode step")
         self.running_slots = metrics.gauge("running_slots", "Slots in the decode step: one, or one for each beam")
         self.allocated = metrics.gauge("taken_slots", "Slots of running generations and of prompts being prefilled")
+        self.committed = metrics.gauge("kv_cache_bytes", "Memory committed to keys and values, in bytes")
+        self.budget = metrics.gauge("kv_cache_budget_bytes", "Most memory of keys and values, in bytes")
         self.repaired = metrics.counter("repaired_slots_total", "Slots cleared of NaN or infinite values")
         self._refused = metrics.counter("refused_requests_total", "Requests refused for their content or their task")
         self._queue = metrics.histogram("queue_seconds", "Time from arrival to the allocation of slots")
@@ -45,7 +47,15 @@ class FloverMetrics(IntakeMetrics):
         self._decode = metrics.histogram("step_seconds", "Duration of a decode step", buckets=_TOKEN_BUCKETS)
         self._window = metrics.counter("step_slots_total", "Slots computed in decode steps, holes included")
         self._prefill = metrics.counter("prefill_seconds_total", "Time spent on prefilling prompts")
-        self._prompts = metrics.counter("prompt_tokens_total", "Prompt tokens prefilled")
+        self._prompts = metrics.counter(
+            "prompt_tokens_total", "Prompt tokens prefilled, and tokens of texts after preemptions"
+        )
+        self.preemptions = metrics.counter(
+            "preemptions_total", "Generations that were requeued because keys and values exceeded their budget"
+        )
+        self._recomputed = metrics.counter(
+            "recomputed_tokens_total", "Tokens of prompts and texts prefilled again after a preemption"
+        )
         self._hits = metrics.counter("prefix_hits_total", "Prompts that began with tokens held by a slot")
         self._reused = metrics.counter("prefix_tokens_total", "Prompt tokens taken from a slot instead of prefilled")
         self._tokens = metrics.counter("generated_tokens_total", "Tokens generated")
@@ -67,9 +77,10 @@ class FloverMetrics(IntakeMetrics):
         """Record that a generation got its slots."""
         self._queue.observe(now - generation.arrival)
 
-    def prefilled(self, tokens: int, seconds: float) -> None:
-        """Record prompt tokens that were prefilled, and the time spent on them."""
+    def prefilled(self, tokens: int, recomputed: int, seconds: float) -> None:
+        """Record tokens that were prefilled, those of them after preemptions, and the time spent on all."""
         self._prompts.inc(tokens)
+        self._recomputed.inc(recomputed)
         self._prefill.inc(seconds)
 
     def prefix_reused(self, tokens: int) -> None:
@@ -78,9 +89,10 @@ class FloverMetrics(IntakeMetrics):
         self._reused.inc(tokens)
 
     def first_token(self, generation: Generation) -> None:
-        """Record a generation's first token."""
+        """Record the first token after prefill; after a preemption it is not the text's first."""
         self._tokens.inc()
-        self._first.observe(generation.first_token_at - generation.arrival)
+        if not generation.recomputed:
+            self._first.observe(generation.first_token_at - generation.arrival)
 
     def decoded(self, generations: int, window: int, seconds: float, since_last: float | None) -> None:
         """Record a decode step.

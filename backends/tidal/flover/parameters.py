@@ -38,6 +38,13 @@ class FloverParameters(BaseModel):
         description="check several tokens of a text in one step where its latest tokens occurred before, in the prompt "
         "or the text, and that is measured to pay; it changes texts by rounding only",
     )
+    kv_cache_mb: float | None = Field(
+        None,
+        gt=0,
+        le=1e7,
+        description="largest size of keys and values in memory, in MiB; default: that of the version's spec, else the "
+        "free memory at load less a reserve, at most that of full slots",
+    )
     task_memory_mb: float = Field(2048.0, gt=0, le=1e7, description="largest size of tasks in memory, in MiB")
 
     @property

@@ -9,6 +9,7 @@ from tidal.errors import InvalidArgument
 from tidal.flover.beams import BeamGroup, BeamSettings
 from tidal.flover.generation import Generation
 from tidal.flover.guided import GuidedConstraint, GuidedGrammars, MaskWorker
+from tidal.flover.policies import MemoryBudget
 from tidal.flover.prompts import Prompt, PromptReader
 from tidal.flover.responses import FloverResponse
 from tidal.flover.sampling import Sampler
@@ -30,6 +31,7 @@ class RequestParser:
         default_max_tokens: Number of tokens to generate if the request has no `max_tokens`.
         eos: Token ids that end a text.
         token_texts: Texts of the model's tokens.
+        memory: Budget of keys and values; None: all slots fit.
     """
 
     prompts: PromptReader
@@ -39,6 +41,7 @@ class RequestParser:
     default_max_tokens: int
     eos: frozenset[int]
     token_texts: TokenTexts
+    memory: MemoryBudget | None = None
     _lengths: dict[int, int] = field(default_factory=dict, init=False)  # number of characters of single tokens
 
     def parse(self, request: StreamedRequest) -> list[Generation]:
@@ -75,12 +78,23 @@ class RequestParser:
                 "max_concurrency"
             )
 
+    def _check_memory(self, beams: int, tokens: int) -> None:
+        """Check that a search fits alone; a single sequence of any length does."""
+        if self.memory is not None and not self.memory.fits_alone(beams, tokens):
+            taken, most = beams * self.memory.pages.bytes(tokens), self.memory.size
+            raise InvalidArgument(
+                f"request option 'num_beams': {beams} beams of up to {tokens} tokens, prompt included, take {taken:,} "
+                f"bytes of keys and values; the model has {most:,} (kv_cache_mb): lower num_beams or max_tokens"
+            )
+
     def _generation(
         self, response: FloverResponse, number: int, prompt: Prompt, beams: BeamSettings | None
     ) -> Generation:
         request, options = response.request, response.request.options
         wanted = self.default_max_tokens if options.max_tokens is None else options.max_tokens
         max_tokens = min(wanted, self.max_length - len(prompt.ids))
+        if beams is not None:
+            self._check_memory(beams.beams, len(prompt.ids) + max_tokens)
         eos = frozenset[int]() if options.ignore_eos else self.eos
         stop_ids = frozenset(options.stop_token_ids or ())
         method: Sampler | BeamGroup

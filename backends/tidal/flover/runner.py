@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,10 +12,8 @@ import torch
 
 from tidal.errors import Internal
 from tidal.flover.form import DecoderForm, KeyValueType
-from tidal.flover.manifest import WEIGHTS_FILE, FloverManifest
-from tidal.flover.memory.available import available_bytes
-from tidal.flover.memory.buffers import KeyValueBuffers, cache_dtype
-from tidal.flover.memory.plan import in_parts, plan_memory
+from tidal.flover.memory.buffers import KeyValueBuffers, cache_dtype, slot_layout
+from tidal.flover.memory.plan import in_parts, plan_memory, slots_within
 from tidal.flover.memory.slots import SlotCopy, SlotMove
 from tidal.flover.models.attention import MixedRows
 from tidal.flover.models.decoder import DecoderModel
@@ -24,7 +21,6 @@ from tidal.flover.models.graphs import Capture, DecodeGraphs, graph_count
 from tidal.flover.models.layer import no_update
 from tidal.flover.models.linear import working_type
 from tidal.flover.models.weights import DecoderWeights
-from tidal.flover.models.weights_file import load_weights
 from tidal.flover.native.tiling import DEFAULT_TILING, Tiling
 from tidal.flover.tasks.adapter import LoraAdapter
 from tidal.flover.tasks.bank import TaskBank
@@ -61,7 +57,9 @@ class FloverRunner:
         form: Architecture of the decoder.
         slots: Number of slots.
         max_length: Number of tokens of a slot.
-        memory_bytes: Size of the keys and values of all slots in bytes.
+        memory_bytes: Size of the keys and values of all slots in bytes, when they are full.
+        pages: Memory of a slot by the number of its tokens.
+        budget: Most bytes of keys and values at the same time.
         runs_mixed: Whether chunks of prompts and a decode step can share a pass, see `mixed`.
         draft_rows: Most drafted tokens of a pass that the memory was planned for.
 
@@ -73,31 +71,41 @@ class FloverRunner:
         available: Bytes that can be allocated besides the weights; None: no limit.
         tiling: Choices of the native library's kernels.
         kv_cache_dtype: Type of keys and values in slots.
+        kv_cache_bytes: Most bytes of keys and values, see `budget`; None: those of all slots, as far as available. On a
+            GPU it limits the number of slots.
 
     Raises:
-        InvalidArgument: The slots and what passes need exceed what is available; states the sizes.
+        InvalidArgument: One full slot, on a GPU all slots, and what passes need exceed what is available or
+            `kv_cache_bytes`; states the sizes.
     """
 
     def __init__(
         self, form: DecoderForm, weights: DecoderWeights, *, slots: int, max_length: int, available: int | None = None,
-        tiling: Tiling | None = None, kv_cache_dtype: KeyValueType = "auto",
+        tiling: Tiling | None = None, kv_cache_dtype: KeyValueType = "auto", kv_cache_bytes: int | None = None,
     ) -> None:  # fmt: skip
-        self.form, self.slots, self.max_length = form, slots, max_length
         self._device = weights.tokens.device
+        dtype = cache_dtype(weights.tokens.dtype, self._device, kv_cache_dtype)
+        layout = slot_layout(form, max_length, dtype, self._device)
+        slots = slots_within(kv_cache_bytes, layout, slots, max_length, self._device)
+        self.form, self.slots, self.max_length = form, slots, max_length
         with torch.inference_mode():
-            dtype = cache_dtype(weights.tokens.dtype, self._device, kv_cache_dtype)
             graphs = graph_count(slots, max_length) if self._device.type == "cuda" else 0
             plan = plan_memory(
-                form, slots=slots, max_length=max_length, cached=dtype, computed=working_type(weights.tokens),
-                graphs=graphs, available=sys.maxsize if available is None else available,
+                form, slots=slots, max_length=max_length, layout=layout, cached=dtype,
+                computed=working_type(weights.tokens), graphs=graphs,
+                available=sys.maxsize if available is None else available, limit=kv_cache_bytes,
             )  # fmt: skip
             if available is not None:
                 plan.check(available)
-            self._buffers = KeyValueBuffers(form, slots, max_length, dtype, self._device)
+            # Slots that all fit need no small pages, which steps of many streams read more slowly.
+            whole = plan.keys_and_values == slots * layout.pages.bytes(max_length)
+            self._buffers = KeyValueBuffers(form, slots, max_length, dtype, self._device, whole=whole)
             self._model = DecoderModel(form, weights, self._buffers, max_length, tiling or DEFAULT_TILING)
             self._tasks = TaskBank(form, slots, working_type(weights.tokens), self._device)
         self._graphs: DecodeGraphs | None = None
         self.memory_bytes, self.draft_rows = self._buffers.bytes, plan.draft_rows
+        self.pages = self._buffers.layout.pages
+        self.budget = slots * self.pages.bytes(max_length) if whole else plan.keys_and_values
         self.runs_mixed = self._model.native_pass is not None or self._device.type == "cuda"
 
     @torch.inference_mode()
@@ -215,32 +223,51 @@ class FloverRunner:
         return min(self.max_length, (position // ATTEND_TOKENS + 1) * ATTEND_TOKENS)
 
     @torch.inference_mode()
-    def move_slots(self, moves: Iterable[SlotMove], tokens: Sequence[int]) -> int:
+    def move_slots(self, moves: Iterable[SlotMove], tokens: Sequence[int], *, release: bool = False) -> int:
         """Carry out the moves of a shuffle.
 
         Args:
             moves: Moves returned by `SlotTable.compact`.
             tokens: Number of tokens held by each slot before the moves; only these are copied.
+            release: Whether to release what the moved slots do not hold afterwards.
 
         Returns:
             Number of bytes copied.
         """
-        return self._buffers.move(moves, tokens)
+        return self._buffers.move(moves, tokens, release=release)
 
     @torch.inference_mode()
-    def copy_slots(self, copies: Iterable[SlotCopy]) -> int:
-        """Copy tokens between slots, no target being the source of another copy; returns the bytes copied."""
-        return self._buffers.copy(copies)
+    def copy_slots(self, copies: Sequence[SlotCopy], *, release: Collection[int] = ()) -> int:
+        """Copy tokens between slots, one copy after the other; returns the bytes copied.
+
+        Args:
+            copies: Copies to carry out.
+            release: Slots to release after them.
+        """
+        return self._buffers.copy(copies, release=release)
 
     @torch.inference_mode()
-    def repair(self) -> tuple[int, ...]:
-        """Clear slots with NaN or infinite values, and return them; for idle moments."""
-        return self._buffers.repair()
+    def commit(self, tokens: Mapping[int, int]) -> None:
+        """Write zeros to slots, a number of tokens by slot: passes that are measured then read as much memory."""
+        self._buffers.commit(tokens)
+
+    def release(self, kept: Mapping[int, int]) -> None:
+        """Give memory of slots to the operating system, but for a number of tokens by slot."""
+        self._buffers.release(kept)
+
+    @torch.inference_mode()
+    def repair(self, written: Sequence[int]) -> tuple[int, ...]:
+        """Clear slots with NaN or infinite values, and return them; for idle moments.
+
+        Args:
+            written: Number of tokens, by slot, that may have been written.
+        """
+        return self._buffers.repair(written)
 
     def warm_up(self) -> None:
         """Run passes of usual sizes, so that no request pays for the first one. Only while all slots are free.
 
-        On a GPU all decode steps of the base model are captured.
+        On a GPU all decode steps of the base model are captured. On a CPU the memory of all slots is released after it.
         """
         self.prefill(0, np.zeros(min(_WARM_UP_CHUNK, self.max_length - 1), np.int64), 0)
         if self._device.type == "cuda":
@@ -249,6 +276,7 @@ class FloverRunner:
         for rows in sorted({1, 2, self.slots}):
             if rows <= self.slots:
                 self.decode(0, rows, np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+        self.release(dict.fromkeys(range(self.slots), 0))
 
     @torch.inference_mode()
     def capture(self, capture: Capture | None = None) -> None:
@@ -268,31 +296,3 @@ class FloverRunner:
 
     def _to_device(self, ids: Ids) -> torch.Tensor:
         return torch.from_numpy(ids).to(self._device)
-
-
-def open_runner(manifest: FloverManifest, version_dir: Path) -> FloverRunner:
-    """Load a version's weights, allocate all of its slots, and warm up.
-
-    torch has one number of threads per process, which is set to the manifest's.
-
-    Args:
-        manifest: Manifest of the version.
-        version_dir: Folder of the version.
-
-    Raises:
-        InvalidArgument: The slots do not fit into memory; states both sizes.
-        Unsupported: torch is not installed; names the extra that installs it.
-    """
-    device = torch.device("cuda" if manifest.device.kind == "gpu" else "cpu")
-    torch.set_num_threads(manifest.threads)
-    runner = FloverRunner(
-        manifest.form,
-        load_weights(version_dir / WEIGHTS_FILE, manifest.form, device),
-        slots=manifest.max_concurrency,
-        max_length=manifest.max_length,
-        available=available_bytes(device),
-        tiling=manifest.kernels,
-        kv_cache_dtype=manifest.kv_cache_dtype,
-    )
-    runner.warm_up()
-    return runner

@@ -54,6 +54,7 @@ from tidal_builders.source_tokenizer import write_tokenizer
 
 _FACTS = "facts.json"
 _REFERENCES, _TEXTS = "references.npz", "texts.npz"
+_MIB = 1 << 20
 # Precisions that `auto` compares; the last one only with native kernels.
 _AUTOMATIC: tuple[FloverPrecision, ...] = ("fp32", "bf16", "int8")
 
@@ -190,10 +191,11 @@ class _FloverStages:
             available=available_bytes(self.torch_device),
             tiling=self.kernels,
             kv_cache_dtype=self.spec.kv_cache_dtype,
+            kv_cache_bytes=None if self.spec.kv_cache_mb is None else int(self.spec.kv_cache_mb * _MIB),
         )
 
     def memory_bytes(self, precision: FloverPrecision) -> int:
-        """Bytes of all slots' keys and values."""
+        """Bytes of all slots' keys and values when they are full."""
         computed = torch.float32 if precision == "fp32" else torch.bfloat16
         dtype = cache_dtype(computed, self.torch_device, self.spec.kv_cache_dtype)
         return buffer_bytes(self.facts.form, self.spec.max_concurrency, self.facts.max_length, dtype)
@@ -290,6 +292,7 @@ class _FloverStages:
             kernels=self.kernels,
             group_size=(self._tensors(precision).kept_group or self.spec.group_size) if precision == "int4" else None,
             kv_cache_dtype=self.spec.kv_cache_dtype,
+            kv_cache_mb=self.spec.kv_cache_mb,
             verification=self.verified(precision),
             text=self.verified_on_text(precision),
             trials=self.trials(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 
@@ -35,6 +36,9 @@ def doubling(first: int, last: int) -> tuple[int, ...]:
 def measure_profile(runner: FloverRunner, *, threads: int, seconds: float, progress: Progress) -> FloverProfile:
     """Measure decode steps by attended tokens and slots, and chunks of prompts by tokens before them and their own.
 
+    Steps whose keys and values exceed the runner's budget, which are never served, get the duration of the largest one
+    that fits, times the ratio of the slots.
+
     Args:
         runner: Runner to measure, with all slots free.
         threads: Number of its CPU threads.
@@ -53,10 +57,50 @@ def measure_profile(runner: FloverRunner, *, threads: int, seconds: float, progr
         for context, measured in contexts.items()
         for chunk in measured
     }
-    timings = measure(calls, rounds=_ROUNDS, budget_s=seconds, progress=progress)
+    timings: dict[_Cell, Timing] = {}
+    groups = _groups(runner, lengths, slots, [cell for cell in calls if cell[0] == "chunk"])
+    for number, (written, cells) in enumerate(groups):
+        runner.release(dict.fromkeys(range(runner.slots), 0))
+        runner.commit(written)
+        timings |= measure(
+            {cell: calls[cell] for cell in cells}, rounds=_ROUNDS, budget_s=seconds / len(groups),
+            progress=partial(_share, progress, number, len(groups)),
+        )  # fmt: skip
+    runner.release(dict.fromkeys(range(runner.slots), 0))
+    for length in lengths:
+        for below, n in itertools.pairwise(slots):
+            timings.setdefault(("decode", length, n), _scaled(timings["decode", length, below], n / below))
     decode = _table([[timings["decode", length, n] for n in slots] for length in lengths], lengths, slots, threads)
     rows = [[timings["chunk", context, chunk] for chunk in measured] for context, measured in contexts.items()]
     return FloverProfile(step=decode, chunk=_table(rows, tuple(context + 1 for context in contexts), chunks, threads))
+
+
+def _groups(
+    runner: FloverRunner, lengths: Sequence[int], slots: Sequence[int], chunks: Sequence[_Cell]
+) -> list[tuple[dict[int, int], list[_Cell]]]:
+    """Tokens to write to each slot, and the passes to measure then: one group if full slots fit into the budget.
+
+    Otherwise each length has its own group, with the numbers of slots that fit: others are never served.
+    """
+    full = runner.max_length
+
+    def fitting(length: int) -> list[_Cell]:
+        most = runner.budget // runner.pages.bytes(length)
+        return [("decode", length, n) for n in slots if n <= most]
+
+    if len(fitting(full)) == len(slots):
+        cells = [*chunks, *(cell for length in lengths for cell in fitting(length))]
+        return [(dict.fromkeys(range(runner.slots), full), cells)]
+    groups = [(dict.fromkeys(range(fitting(length)[-1][2]), length), fitting(length)) for length in lengths]
+    return [({0: full}, list(chunks)), *groups]
+
+
+def _share(progress: Progress, number: int, count: int, share: float) -> None:
+    progress((number + share) / count)
+
+
+def _scaled(timing: Timing, factor: float) -> Timing:
+    return Timing(timing.median_ms * factor, timing.p95_ms * factor, timing.calls)
 
 
 def chunk_contexts(max_length: int, chunks: Sequence[int]) -> dict[int, tuple[int, ...]]:

@@ -97,6 +97,14 @@ class FloverSpec(ModelSpec):
         "with a scale for each token and head, within the tolerance and bounds of int8; it requires the native kernels "
         "of a CPU",
     )
+    kv_cache_mb: float | None = Field(
+        None,
+        gt=0,
+        le=1e7,
+        description="largest size of keys and values in memory, in MiB, which all slots share: at least that of one "
+        "slot of max_length tokens; default: the free memory at load less a reserve, at most that of full slots; on a "
+        "GPU it limits the number of slots",
+    )
     tolerance: float | None = Field(
         None,
         gt=0,

@@ -14,7 +14,7 @@ from testing.decoders import POSITIONS, VOCABULARY, write_decoder
 from tests.flover.generating import Generation, generate_together, generated_by_transformers
 from tidal.errors import InvalidArgument
 from tidal.flover.manifest import load_flover_manifest
-from tidal.flover.runner import open_runner
+from tidal.flover.opening import open_runner
 from tidal_builders.flover.build import build_flover
 from tidal_builders.flover.report import FloverReport
 from tidal_builders.specs import load_spec

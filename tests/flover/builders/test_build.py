@@ -21,7 +21,7 @@ from tidal.errors import InvalidArgument, Unsupported
 from tidal.flover.chat import CHAT_FILE, ChatFormat
 from tidal.flover.manifest import FloverManifest, load_flover_manifest
 from tidal.flover.memory.buffers import buffer_bytes
-from tidal.flover.runner import open_runner
+from tidal.flover.opening import open_runner
 from tidal.repository.entries import ModelEntry
 from tidal_builders.flover.build import build_flover
 from tidal_builders.flover.profiling import chunk_contexts, doubling
@@ -233,8 +233,23 @@ def test_wrong_tokens_fail_the_verification(
 
 def test_slots_that_do_not_fit_are_refused(build: Callable[..., FloverReport], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidal_builders.flover.build.available_bytes", lambda _device: 1000)
-    with pytest.raises(InvalidArgument, match=r"3 slots of 128 tokens take [\d,]+ bytes.*1,000 are available"):
+    with pytest.raises(InvalidArgument, match=r"3 slots of 128 tokens, one of them full, take [\d,]+ bytes.*1,000"):
         build()
+
+
+def test_a_budget_of_keys_and_values(build: Callable[..., FloverReport], tmp_path: Path) -> None:
+    """A full slot takes 256 KiB, so that two of three fit."""
+    wide = write_decoder(tmp_path / "wide", "gpt2", n_embd=128, n_head=2)
+    assert build(source=wide, kv_cache_mb=0.5).outcome == "published"
+    version = tmp_path / "r/writer/1"
+    manifest = load_flover_manifest(version)
+    assert (manifest.kv_cache_mb, open_runner(manifest, version).budget) == (0.5, 1 << 19)
+    assert open_runner(manifest, version, 0.6).budget == int(0.6 * (1 << 20))
+    # Steps of all slots with 128 tokens exceed the budget: they get the duration of two slots.
+    (_, two, three) = manifest.profile.step.median_ms[-1]
+    assert three == pytest.approx(1.5 * two)
+    with pytest.raises(InvalidArgument, match=r"kv_cache_mb is 0.2; a sequence of 128 tokens, .* takes 0.25 MiB"):
+        open_runner(manifest, version, 0.2)
 
 
 @pytest.mark.parametrize(

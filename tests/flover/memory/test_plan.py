@@ -14,17 +14,24 @@ from tidal.errors import InvalidArgument
 from tidal.flover.architectures import form_of
 from tidal.flover.form import DecoderForm
 from tidal.flover.memory.available import available_bytes
-from tidal.flover.memory.buffers import buffer_bytes
-from tidal.flover.memory.plan import MemoryPlan, in_parts, plan_memory
+from tidal.flover.memory.buffers import SlotLayout, buffer_bytes, slot_layout
+from tidal.flover.memory.plan import MemoryPlan, in_parts, plan_memory, slots_within
 from tidal.flover.models.weights import convert
 from tidal.flover.runner import FloverRunner
 
 FORM = form_of(tiny_config("llama"))
 
 
-def plan(form: DecoderForm = FORM, available: int = 1 << 30, graphs: int = 0) -> MemoryPlan:
+def plan(form: DecoderForm = FORM, available: int = 1 << 30, graphs: int = 0, limit: int | None = None) -> MemoryPlan:
     half = torch.bfloat16
-    return plan_memory(form, slots=32, max_length=128, cached=half, computed=half, graphs=graphs, available=available)
+    return plan_memory(
+        form, slots=32, max_length=128, layout=layout(form, 128, half, gpu=graphs > 0), cached=half, computed=half,
+        graphs=graphs, available=available, limit=limit,
+    )  # fmt: skip
+
+
+def layout(form: DecoderForm, max_length: int, dtype: torch.dtype, *, gpu: bool = False) -> SlotLayout:
+    return slot_layout(form, max_length, dtype, torch.device("cuda" if gpu else "cpu"))
 
 
 def test_everything_is_counted() -> None:
@@ -35,7 +42,7 @@ def test_everything_is_counted() -> None:
     assert found.graphs > 0
     assert found.reserve == 10 * (1 << 30) // 20
     parts = (
-        *(found.keys_and_values, found.logits, found.draft_logits),
+        *(found.keys_and_values, found.moving, found.logits, found.draft_logits),
         *(found.activations, found.graphs, found.reserve),
     )
     assert found.bytes == sum(parts)
@@ -55,11 +62,12 @@ def test_everything_is_counted() -> None:
 def test_logits_of_drafts_are_bounded(vocabulary: int, slots: int, computed: torch.dtype, rows: int) -> None:
     large = FORM.model_copy(update={"vocabulary": vocabulary})
     sizes: Any = {"max_length": 128, "cached": computed, "computed": computed, "graphs": 0}
+    sizes["layout"] = layout(large, 128, computed)
     found = plan_memory(large, slots=slots, available=10 << 30, **sizes)
     assert found.draft_rows == rows
     assert found.draft_logits == rows * vocabulary * (4 if computed == torch.float32 else 6) <= 64 << 20
     # Where memory is short, there are fewer of them, rather than no server.
-    without = found.bytes - found.reserve - found.draft_logits
+    without = found.bytes - found.reserve - found.draft_logits - found.keys_and_values + found.least
     for left in (0, found.draft_logits // 3, found.draft_logits):
         available = int((without + left) / 0.95) + 1
         short = plan_memory(large, slots=slots, available=available, **sizes)
@@ -73,8 +81,9 @@ def test_a_pass_with_the_most_drafts_has_no_more_logits_than_planned() -> None:
     model = tiny_model("llama", vocab_size=128_000)
     runner = tiny_runner(model, slots=20)
     found = plan_memory(
-        runner.form, slots=20, max_length=runner.max_length, cached=torch.float32, computed=torch.float32, graphs=0,
-        available=10 << 30,
+        runner.form, slots=20, max_length=runner.max_length,
+        layout=layout(runner.form, runner.max_length, torch.float32), cached=torch.float32, computed=torch.float32,
+        graphs=0, available=10 << 30,
     )  # fmt: skip
     assert runner.draft_rows == found.draft_rows == 131
     drafted = np.array([runner.draft_rows // 20 + (slot < runner.draft_rows % 20) for slot in range(20)])
@@ -98,14 +107,44 @@ def test_slots_that_leave_no_memory_for_passes_are_refused() -> None:
 
     open_with(available_bytes(torch.device("cpu")))
     # As much as keys and values take, which is all that was counted once.
-    with pytest.raises(InvalidArgument, match=r"4 slots of 64 tokens take .*keys and values .*logits .*reserve"):
+    with pytest.raises(
+        InvalidArgument, match=r"4 slots of 64 tokens, one of them full, take .*keys and values .*logits .*reserve"
+    ):
         open_with(buffer_bytes(FORM, 4, 64, torch.float32))
 
 
-def test_the_advice_fits() -> None:
+def test_slots_share_what_is_free() -> None:
+    """Less than all slots take when they are full is a budget, and no reason to refuse the model, on a CPU."""
     whole = plan()
-    available = whole.bytes - whole.reserve - whole.draft_logits - whole.keys_and_values // 2
-    found = plan(available=available)
+    one = layout(FORM, 128, torch.bfloat16).pages.bytes(128)
+    assert (whole.keys_and_values, whole.least) == (32 * one, one)
+    for left in (one, 5 * one + 1, 31 * one):
+        available = int((whole.fixed - whole.reserve + whole.logits + left) / 0.95) + 1
+        found = plan(available=available)
+        found.check(available)
+        assert found.keys_and_values + found.draft_logits == pytest.approx(left, abs=found.draft_logits / 128 + 2)
+        assert found.keys_and_values >= one
+    found = plan(available=int((whole.fixed - whole.reserve + whole.logits + one) / 0.95) - 10)
+    with pytest.raises(InvalidArgument, match="32 slots of 128 tokens, one of them full, take"):
+        found.check(found.bytes - 1)
+
+
+def test_a_limit_is_a_budget() -> None:
+    one = layout(FORM, 128, torch.bfloat16).pages.bytes(128)
+    assert plan(limit=3 * one + 5).keys_and_values == 3 * one + 5
+    assert plan(limit=100 * one).keys_and_values == 32 * one
+    cpu, gpu = (torch.device(each) for each in ("cpu", "cuda"))
+    sizes = layout(FORM, 128, torch.bfloat16)
+    assert slots_within(3 * one, sizes, 32, 128, cpu) == slots_within(None, sizes, 32, 128, gpu) == 32
+    assert slots_within(3 * one + 5, sizes, 32, 128, gpu) == 3
+    with pytest.raises(InvalidArgument, match=r"kv_cache_mb is [\d.]+; a sequence of 128 tokens, .* takes"):
+        slots_within(one - 1, sizes, 32, 128, cpu)
+
+
+def test_the_advice_fits() -> None:
+    whole = plan(graphs=1)
+    available = whole.bytes - whole.reserve - whole.draft_logits - whole.keys_and_values // 2 + (256 << 20)
+    found = plan(available=available, graphs=1)
     with pytest.raises(InvalidArgument, match=r"lower max_concurrency to (\d+)") as refused:
         found.check(available)
     advised = int(str(refused.value).split("lower max_concurrency to ")[1].split(",")[0])
@@ -183,6 +222,7 @@ def test_a_decoder_on_a_gpu_takes_no_more_than_its_plan() -> None:
     runner.prefill(0, np.zeros(512, np.int64), 0)
     runner.prefill(0, np.zeros(500, np.int64), 512)
     found = plan_memory(
-        GPT2, slots=32, max_length=1024, cached=torch.bfloat16, computed=torch.bfloat16, graphs=100, available=free
+        GPT2, slots=32, max_length=1024, layout=layout(GPT2, 1024, torch.bfloat16, gpu=True), cached=torch.bfloat16,
+        computed=torch.bfloat16, graphs=100, available=free,
     )  # fmt: skip
     assert torch.cuda.max_memory_allocated(device) - before <= found.bytes - found.reserve

@@ -149,10 +149,12 @@ def test_prompts_are_attended_within_the_rounding_of_float32(
 
 def fill(buffers: KeyValueBuffers, numbers: torch.Tensor) -> None:
     """Write numbers [slots, 2 * kv_heads, tokens, size] to all slots."""
+    tokens = numbers.shape[2]
     if buffers.scales:
-        buffers.scales[0].copy_(numbers.abs().amax(-1) / 127)
-        numbers = (numbers / buffers.scales[0][..., None]).round()
-    buffers.layers[0].copy_(numbers)
+        scales = buffers.scales[0][:, :, :tokens]
+        scales.copy_(numbers.abs().amax(-1) / 127)
+        numbers = (numbers / scales[..., None]).round()
+    buffers.layers[0][:, :, :tokens].copy_(numbers)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
@@ -205,4 +207,4 @@ def test_keys_of_integers_that_are_not_finite_have_no_numbers_in_outputs(rows: i
             assert bool(attend.prefill(0, 0, rows)(0, made).isfinite().all())
             made[0, 1, place] = wrong
             assert bool(attend.prefill(0, rows, 2 * rows if rows == 1 else rows + 10)(0, made[:10]).isnan().all())
-            assert buffers.repair() == (0,)
+            assert buffers.repair([60]) == (0,)

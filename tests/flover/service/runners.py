@@ -17,9 +17,11 @@ import torch
 from testing.waiting import until
 from tidal.flover.engine.batches import SlotOwner
 from tidal.flover.memory.slots import SlotCopy, SlotMove, SlotTable
+from tidal.flover.policies.pages import SlotPages, TokenRuns
 from tidal.flover.runner import PrefillInput
 
 MAX_LENGTH = 64
+PAGE = 4  # tokens
 EOS = 256
 VOCABULARY = 257  # the bytes, and what ends a text
 
@@ -56,19 +58,30 @@ def mark_of(task: Any) -> int:
 class ScriptedRunner:
     """A runner that stores the tokens of every slot: the logits of a slot change when slots are confused.
 
+    It commits memory in pages of `PAGE` tokens, and checks its budget after each pass.
+
     Attributes:
         decodes: Slots [begin, end) of each decode step.
         chunks: Positions [start, end) of each prefilled chunk.
         checks: Number of calls of `repair`.
         before: Called with the kind of a pass and its number before it runs; may wait or raise.
         undefined_for: Whether a history's logits are NaN.
+        released: Number of slots that were released, in part or as a whole.
+
+    Args:
+        slots: Number of slots.
+        budget: Most tokens of all slots in whole pages; None: those of all slots.
     """
 
     runs_mixed = False
+    pages = SlotPages((TokenRuns(1, 1, PAGE),))
 
-    def __init__(self, slots: int = 4) -> None:
+    def __init__(self, slots: int = 4, budget: int | None = None) -> None:
         self.slots = slots
+        self.budget = slots * MAX_LENGTH if budget is None else budget
         self.memory = np.full((slots, MAX_LENGTH), -1)
+        self.released = 0
+        self._committed = np.zeros((slots, MAX_LENGTH // PAGE), bool)
         self.decodes: list[tuple[int, int]] = []
         self.chunks: list[tuple[int, int]] = []
         self.checks = 0
@@ -83,6 +96,22 @@ class ScriptedRunner:
             yield
         finally:
             self._lock.release()
+            assert self._committed.sum() * PAGE <= self.budget, "more memory than the budget"
+
+    def _write(self, slot: int, start: int, tokens: np.ndarray) -> None:
+        self.memory[slot, start : start + len(tokens)] = tokens
+        self._committed[slot, start // PAGE : -(-(start + len(tokens)) // PAGE)] = True
+
+    def _release(self, slot: int, kept: int) -> None:
+        first = -(-kept // PAGE)
+        self._committed[slot, first:] = False
+        self.memory[slot, first * PAGE :] = -1
+
+    def release(self, kept: Mapping[int, int]) -> None:
+        with self._exclusive():
+            for slot, tokens in kept.items():
+                self.released += bool(self._committed[slot].any())
+                self._release(slot, tokens)
 
     def _logits(self, slot: int, length: int, task: Any) -> np.ndarray:
         history = tuple(self.memory[slot, :length].tolist())
@@ -101,7 +130,7 @@ class ScriptedRunner:
         with self._exclusive():
             self.chunks.append((start, start + len(token_ids)))
             self.before("prefill", len(self.chunks) - 1)
-            self.memory[slot, start : start + len(token_ids)] = token_ids
+            self._write(slot, start, token_ids)
             return torch.from_numpy(self._logits(slot, start + len(token_ids), task)) if last else None
 
     def decode(
@@ -112,32 +141,39 @@ class ScriptedRunner:
             self.before("decode", len(self.decodes) - 1)
             rows = range(begin, end)
             for slot, token, position in zip(rows, token_ids, positions, strict=True):
-                self.memory[slot, position] = token
+                self._write(slot, position, np.array([token]))
             return torch.from_numpy(
                 np.stack([self._logits(*each) for each in zip(rows, positions + 1, tasks, strict=True)])
             )
 
-    def move_slots(self, moves: Iterable[SlotMove], tokens: Sequence[int]) -> int:
+    def move_slots(self, moves: Iterable[SlotMove], tokens: Sequence[int], *, release: bool = False) -> int:
         with self._exclusive():
-            copied = 0
+            held, copied = list(tokens), 0
             for move in moves:
-                source, target = self.memory[move.source].copy(), self.memory[move.target].copy()
-                self.memory[move.target] = source
-                self.memory[move.source] = target if move.exchange else -1
-                copied += tokens[move.source]
+                moved, exchanged = held[move.source], held[move.target] if move.exchange else 0
+                source, target = self.memory[move.source, :moved].copy(), self.memory[move.target, :exchanged].copy()
+                for slot, content in ((move.target, source), (move.source, target)):
+                    self.memory[slot] = -1
+                    self._write(slot, 0, content)
+                    if release:
+                        self._release(slot, len(content))
+                held[move.source], held[move.target] = exchanged, moved
+                copied += moved
             return copied
 
-    def copy_slots(self, copies: Iterable[SlotCopy]) -> int:
+    def copy_slots(self, copies: Iterable[SlotCopy], *, release: Iterable[int] = ()) -> int:
         with self._exclusive():
             copied = 0
             for copy in copies:
                 assert copy.begin < copy.end
-                self.memory[copy.target, copy.begin : copy.end] = self.memory[copy.source, copy.begin : copy.end]
+                self._write(copy.target, copy.begin, self.memory[copy.source, copy.begin : copy.end])
                 self.memory[copy.target, copy.end :] = -1
                 copied += copy.end - copy.begin
+            for slot in release:
+                self._release(slot, 0)
             return copied
 
-    def repair(self) -> tuple[int, ...]:
+    def repair(self, written: Sequence[int]) -> tuple[int, ...]:
         self.checks += 1
         return ()
 
@@ -151,8 +187,8 @@ class ScriptedMixedRunner(ScriptedRunner):
 
     runs_mixed = True
 
-    def __init__(self, slots: int = 4) -> None:
-        super().__init__(slots)
+    def __init__(self, slots: int = 4, budget: int | None = None) -> None:
+        super().__init__(slots, budget)
         self.passes: list[tuple[list[int], list[tuple[int, int]]]] = []
 
     def mixed(
@@ -162,9 +198,10 @@ class ScriptedMixedRunner(ScriptedRunner):
             ranges = [(each.start, each.start + len(each.token_ids)) for each in chunks]
             self.passes.append((slots.tolist(), ranges))
             self.before("mixed", len(self.passes) - 1)
-            self.memory[slots, positions] = token_ids
-            for each, (start, end) in zip(chunks, ranges, strict=True):
-                self.memory[each.slot, start:end] = each.token_ids
+            for slot, position, token in zip(slots, positions, token_ids, strict=True):
+                self._write(slot, position, np.array([token]))
+            for each, (start, _) in zip(chunks, ranges, strict=True):
+                self._write(each.slot, start, each.token_ids)
             stepped = [self._logits(slot, position + 1, None) for slot, position in zip(slots, positions, strict=True)]
             ended = [
                 self._logits(each.slot, end, None) for each, (_, end) in zip(chunks, ranges, strict=True) if each.last
@@ -223,7 +260,7 @@ class Gate:
     def __call__(self, kind: str, number: int) -> None:
         if kind == self._kind and number >= self._first and not self._opened.is_set():
             self.reached = number
-            assert self._passes.acquire(timeout=60)
+            assert self._passes.acquire(timeout=60), "a pass was blocked for a minute"
 
     def let(self, count: int = 1) -> None:
         for _ in range(count):

@@ -23,7 +23,7 @@ from tidal.flover.engine.speculation import Speculation
 from tidal.flover.form import DecoderForm
 from tidal.flover.generation import Generation
 from tidal.flover.guided import GuidedGrammars, MaskWorker
-from tidal.flover.policies import FloverScheduler, SpeculationPolicy
+from tidal.flover.policies import FloverScheduler, MemoryBudget, SpeculationPolicy
 from tidal.flover.prompts import PromptReader
 from tidal.flover.request_parser import RequestParser
 from tidal.flover.responses import OUTPUTS
@@ -152,12 +152,13 @@ CHAT = ChatFormat(
 
 
 def make_parser(
-    tokenizer: Path, max_length: int = MAX_LENGTH, slots: int = 4, eos: frozenset[int] = frozenset({EOS})
-) -> RequestParser:
+    tokenizer: Path, max_length: int = MAX_LENGTH, slots: int = 4, eos: frozenset[int] = frozenset({EOS}),
+    memory: MemoryBudget | None = None,
+) -> RequestParser:  # fmt: skip
     text = TextTokenizer(tokenizer, max_length - 1)
     prompts = PromptReader(text, VOCABULARY, slots, ChatTemplate(CHAT))
     grammars = GuidedGrammars(text.tokenizer, VOCABULARY, eos)
-    return RequestParser(prompts, grammars, MaskWorker(), max_length, 8, eos, TokenTexts(text.tokenizer))
+    return RequestParser(prompts, grammars, MaskWorker(), max_length, 8, eos, TokenTexts(text.tokenizer), memory)
 
 
 _models = itertools.count()
@@ -185,12 +186,15 @@ def running(
     name = f"flover{next(_models)}"
 
     def start(context: ServiceContext) -> FloverService:
-        scheduler = FloverScheduler[Generation](decoder.slots, CheapCosts(), prefill_share=prefill_share)
+        binding = decoder.budget < decoder.slots * decoder.pages.bytes(max_length)
+        holes = random_moves or not shuffle
+        memory = MemoryBudget(decoder.budget, decoder.pages, decoder.slots, holes) if binding else None
+        scheduler = FloverScheduler[Generation](decoder.slots, CheapCosts(), prefill_share=prefill_share, memory=memory)
         library = open_library(tasks_folder(folder), base, task_bytes, metrics)
         with pytest.MonkeyPatch.context() as patch:
             if random_moves:
                 patch.setattr("tidal.flover.engine.slots.SlotTable", RandomMoves)
-            parser = make_parser(file, max_length, decoder.slots)
+            parser = make_parser(file, max_length, decoder.slots, memory=memory)
             return FloverService(
                 context, parser, library, scheduler, shared, shuffle=shuffle, reuse_prefixes=reuse_prefixes,
                 speculation=Speculation(SpeculationPolicy(CheapCosts(), share=1.0)) if speculates else None,

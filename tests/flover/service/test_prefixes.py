@@ -172,7 +172,7 @@ def test_cleared_slots_are_not_reused(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("tidal.flover.service._IDLE_CHECK_S", 0.05)
     decoder = ScriptedRunner(1)
 
-    def clear() -> tuple[int, ...]:
+    def clear(_written: object) -> tuple[int, ...]:
         decoder.checks += 1
         decoder.memory[0] = -1
         return (0,)
@@ -187,7 +187,7 @@ def test_cleared_slots_are_not_reused(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_failed_copy_fails_its_own_request(tmp_path: Path) -> None:
     decoder = ScriptedRunner(3)
 
-    def fail(_copies: object) -> int:
+    def fail(_copies: object, **_options: object) -> int:
         raise RuntimeError("no memory")
 
     with running(tmp_path, decoder) as service:
@@ -206,7 +206,7 @@ def test_what_slots_held_before_a_failed_move_is_not_reused(tmp_path: Path) -> N
         asked = [FakePrompt([number], max_tokens=length) for number, length in ((1, 40), (2, 2), (3, 40))]
         service.ask(*asked)
 
-        def fail(_moves: object, _tokens: object) -> int:
+        def fail(_moves: object, _tokens: object, **_options: object) -> int:
             decoder.memory[:] = -1  # it has moved some tokens
             raise RuntimeError("no memory")
 

@@ -169,10 +169,10 @@ class TestBeams:
         copied = decoder.copy_slots
         calls = iter(range(1000))
 
-        def fail(copies: Iterable[SlotCopy]) -> int:
+        def fail(copies: Iterable[SlotCopy], **options: Any) -> int:
             if next(calls) == when:
                 raise RuntimeError("no memory")
-            return copied(copies)
+            return copied(copies, **options)
 
         decoder.copy_slots = fail  # type: ignore[method-assign]
         with running(tmp_path, decoder) as service:

@@ -10,6 +10,7 @@ import torch
 
 from tidal.errors import Cancelled, TidalError
 from tidal.flover.engine.batches import SlotOwner
+from tidal.flover.engine.committing import CommittingRunner
 from tidal.flover.engine.next_tokens import some_rows
 from tidal.flover.engine.records import EngineRecords
 from tidal.flover.engine.runners import SharedRunner
@@ -51,16 +52,15 @@ class FloverEngine:
         speculation: Speculation | None = None,
     ) -> None:  # fmt: skip
         self._scheduler = scheduler
-        self._runner = runner
         self._slots = GenerationSlots(runner.slots, reuse=reuse_prefixes)
+        self._runner = CommittingRunner(runner, self._slots)
         scheduler.prefixes = self._slots
         self._responder = responder
         self._metrics = metrics
         self._log = log
         self._shuffle = shuffle
         self._speculation = speculation if runner.runs_mixed else None
-        self._records = EngineRecords(metrics, scheduler, self._slots)
-        runner.take_over(self)
+        self._records = EngineRecords(metrics, scheduler, self._slots, self._runner.memory)
 
     @property
     def idle(self) -> bool:
@@ -72,7 +72,7 @@ class FloverEngine:
         self._scheduler.add(*generations)
 
     def step(self) -> None:
-        """Run one iteration: free what was cancelled, admit, prefill and decode."""
+        """Run one iteration: free what was cancelled, preempt, admit, prefill and decode."""
         now = time.monotonic()
         for generation in list(self._scheduler):
             response = generation.response
@@ -80,13 +80,14 @@ class FloverEngine:
                 self._finish(generation, "cancelled", Cancelled("the client cancelled the request"))
             elif response.request.answered:  # by the boundary
                 self._finish(generation, "late" if now > generation.deadline else "failed")
+        self._metrics.preemptions.inc(len(self._scheduler.preempt(self._slots.free)))
         admission = self._scheduler.admit(now)
         for generation in admission.refused:
             self._refuse(generation, now)
         for generation in admission.admitted:
             self._slots.allocate(generation)
             self._records.admitted(generation, now)
-        chunks = [chunk for chunk in self._scheduler.prefill() if self._reuse(chunk)]
+        chunks = self._reuse(self._scheduler.prefill())
         if not self._run_mixed(chunks):
             for chunk in chunks:
                 self._prefill(chunk)
@@ -111,7 +112,7 @@ class FloverEngine:
             Internal: The slot table contradicts itself.
         """
         self._slots.check()
-        with self._runner.use(self) as runner:
+        with self._runner.use() as runner:
             repaired = runner.repair()
         if repaired:
             self._slots.forget(repaired)
@@ -123,29 +124,33 @@ class FloverEngine:
         generation.response.generation_ended()
         generation.request.fail(missed_in_queue(generation.request, now))
 
-    def _reuse(self, chunk: Chunk) -> bool:
-        """Copy the tokens before a chunk that its slot lacks; False if that failed."""
-        if chunk.start > chunk.item.prefilled:
+    def _reuse(self, chunks: Sequence[Chunk]) -> list[Chunk]:
+        """Copy the tokens before chunks that their slots lack, and return the chunks; if that failed, the others.
+
+        All are copied together: the memory that one copy commits may be what another one reads.
+        """
+        lacking = [chunk for chunk in chunks if chunk.start > chunk.item.prefilled]
+        if lacking:
             try:
-                copy = self._slots.reuse(chunk.item, chunk.start)
-                with self._runner.use(self) as runner:
-                    runner.copy_slots([copy])
+                copies = [self._slots.reuse(chunk.item, chunk.start) for chunk in lacking]
+                with self._runner.use() as runner:
+                    runner.copy_slots(copies)
             except Exception as error:
-                self._fail([chunk.item], error)
-                return False
-        return True
+                self._fail([chunk.item for chunk in lacking], error)
+                return [chunk for chunk in chunks if chunk not in lacking]
+        return list(chunks)
 
     def _prefill(self, chunk: Chunk) -> None:
         began = time.monotonic()
         slot, token_ids, start, last = self._slots.prefill_input(chunk)
         try:
-            with self._runner.use(self) as runner:
+            with self._runner.use() as runner:
                 logits = runner.prefill(slot, token_ids, start, last=last, task=chunk.item.task)
         except Exception as error:
             self._fail([chunk.item], error)
             return
         chunk.item.prefilled = chunk.end
-        self._metrics.prefilled(chunk.end - chunk.start, time.monotonic() - began)
+        self._records.prefilled([chunk], time.monotonic() - began)
         if logits is not None:
             self._start_running(chunk.item, logits[None])
 
@@ -158,7 +163,7 @@ class FloverEngine:
         batch = self._slots.window_batch()
         window = batch.window
         try:
-            with self._runner.use(self) as runner:
+            with self._runner.use() as runner:
                 logits = runner.decode(window.begin, window.end, batch.token_ids, batch.positions, batch.tasks)
         except Exception as error:
             self._fail(self._slots.running_generations, error)
@@ -174,16 +179,18 @@ class FloverEngine:
         """Decode the running slots and check drafts of their next tokens in one pass.
 
         Returns:
-            False if nothing was run: there are no drafts, or the pass failed. A decode step then shows which
-            generation fails.
+            False if nothing was run: there are no drafts, their memory exceeds the budget, or the pass failed.
         """
         drafts = speculation.select(self._slots.running_generations) if speculation.due() else {}
         if not drafts:
             return False
+        if not self._scheduler.fits_drafts(drafts):
+            speculation.drop()
+            return False
         began = time.monotonic()
         batch = self._slots.draft_batch(drafts)
         try:
-            with self._runner.use(self) as runner:
+            with self._runner.use() as runner:
                 logits, _ = runner.mixed(batch.slots, batch.token_ids, batch.positions, ())
         except Exception as error:
             self._log.warning("a pass with drafts failed; its decode step runs without them: %s", error)
@@ -208,16 +215,14 @@ class FloverEngine:
         batch = self._slots.row_batch()
         inputs = [self._slots.prefill_input(chunk) for chunk in chunks]
         try:
-            with self._runner.use(self) as runner:
+            with self._runner.use() as runner:
                 decoded, ended = runner.mixed(batch.slots, batch.token_ids, batch.positions, inputs)
         except Exception as error:
             self._log.warning("a mixed pass failed; its prompts and decode step run in separate passes: %s", error)
             return False
-        duration = time.monotonic() - began
         for chunk in chunks:
             chunk.item.prefilled = chunk.end
-        tokens = sum(chunk.end - chunk.start for chunk in chunks)
-        self._metrics.prefilled(tokens, duration * tokens / (tokens + len(batch.owners)))
+        self._records.prefilled(chunks, time.monotonic() - began, beside=len(batch.owners))
         if batch.owners:
             self._append(batch.owners, decoded)
             self._records.decoded(batch.owners, len(batch.owners), began)
@@ -230,8 +235,7 @@ class FloverEngine:
     def _can_mix(self, chunks: Sequence[Chunk]) -> bool:
         if not self._runner.runs_mixed or len(chunks) + bool(self._slots.running) < 2:
             return False
-        generations = (*(chunk.item for chunk in chunks), *self._slots.running_generations)
-        return all(generation.task is None for generation in generations)
+        return all(each.task is None for each in (*(chunk.item for chunk in chunks), *self._slots.running_generations))
 
     def _compact(self) -> bool:
         """Make the running slots contiguous; False if that failed, and then no generation has slots any more."""
@@ -240,21 +244,18 @@ class FloverEngine:
         try:
             moves, held = self._slots.compact()
             if moves:
-                with self._runner.use(self) as runner:
+                with self._runner.use() as runner:
                     self._metrics.shuffled(len(moves), runner.move_slots(moves, held))
         except Exception as error:
             self._fail([generation for generation in self._scheduler if generation.admitted], error)
-            self._slots.forget(range(self._runner.slots))
+            self._slots.forget(range(self._slots.count))
             return False
         return True
 
     def _start_running(self, generation: Generation, logits: torch.Tensor) -> None:
-        """Append a generation's first token; from now on it takes part in decode steps."""
-        if generation.cached_tokens:
-            self._metrics.prefix_reused(generation.cached_tokens)
+        """Append the token after a generation's prefill; from now on it takes part in decode steps."""
         self._append([SlotOwner(generation, 0)], logits)
-        if generation.generated:
-            self._metrics.first_token(generation)
+        self._records.started(generation)
         if generation.admitted:
             self._slots.activate(generation)
 
@@ -262,8 +263,7 @@ class FloverEngine:
         self, owners: Sequence[SlotOwner], logits: torch.Tensor, drafts: Mapping[Generation, Sequence[int]] = _NO_DRAFTS
     ) -> None:
         """Append the tokens of a pass, see `append_tokens`, and send what is ready, all together."""
-        # Sent one by one, the sender would take turns with this loop from the first one on.
-        ready: dict[Generation, None] = {}
+        ready: dict[Generation, None] = {}  # sent one by one, the sender would take turns with this loop
         try:
             for generation, error in append_tokens(owners, logits, drafts, self._copy_slots):
                 if error is not None:
@@ -279,7 +279,7 @@ class FloverEngine:
 
     def _copy_slots(self, generation: Generation, copies: Sequence[SlotCopy]) -> None:
         placed = self._slots.slot_copies(generation, copies)
-        with self._runner.use(self) as runner:
+        with self._runner.use() as runner:
             self._metrics.copied(len(placed), runner.copy_slots(placed))
 
     def _fail(self, generations: Iterable[Generation], error: Exception) -> None:

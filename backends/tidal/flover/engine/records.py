@@ -9,7 +9,8 @@ from tidal.flover.engine.batches import SlotOwner
 from tidal.flover.engine.slots import GenerationSlots
 from tidal.flover.generation import Generation
 from tidal.flover.metrics import FloverMetrics, Outcome
-from tidal.flover.policies import FloverScheduler
+from tidal.flover.policies import FloverScheduler, PrefillChunk
+from tidal.flover.policies.committed import CommittedMemory
 
 # Interval at which open requests are marked as making progress: shorter than any useful `answer_timeout_s`.
 _PROGRESS_INTERVAL_S = 0.2
@@ -22,12 +23,18 @@ class EngineRecords:
         metrics: Metrics of the model.
         scheduler: Scheduler of the engine.
         slots: Slots of the engine.
+        memory: Memory committed to them.
     """
 
-    def __init__(self, metrics: FloverMetrics, scheduler: FloverScheduler[Generation], slots: GenerationSlots) -> None:
+    def __init__(
+        self, metrics: FloverMetrics, scheduler: FloverScheduler[Generation], slots: GenerationSlots,
+        memory: CommittedMemory,
+    ) -> None:  # fmt: skip
         self._metrics = metrics
         self._scheduler = scheduler
         self._slots = slots
+        self._memory = memory
+        metrics.budget.set(memory.budget)
         self._last_decode_at: float | None = None  # None: the last iteration had no decode step
         self._progress_at = 0.0
 
@@ -50,8 +57,29 @@ class EngineRecords:
         self._last_decode_at = ended
         return ended - began
 
+    def prefilled(self, chunks: Sequence[PrefillChunk[Generation]], seconds: float, beside: int = 0) -> None:
+        """Record chunks that were prefilled.
+
+        Args:
+            chunks: Chunks of a pass.
+            seconds: Duration of the pass.
+            beside: Number of tokens that it decoded.
+        """
+        tokens = sum(chunk.end - chunk.start for chunk in chunks)
+        recomputed = sum(chunk.end - chunk.start for chunk in chunks if chunk.item.preempted)
+        self._metrics.prefilled(tokens, recomputed, seconds * tokens / (tokens + beside))
+
+    def started(self, generation: Generation) -> None:
+        """Record that a generation runs, after its first token since it got slots."""
+        if generation.cached_tokens and not generation.recomputed:
+            self._metrics.prefix_reused(generation.cached_tokens)
+        if generation.generated > generation.recomputed:
+            self._metrics.first_token(generation)
+
     def admitted(self, generation: Generation, now: float) -> None:
-        """Record that a generation was given slots at a time of `time.monotonic()`."""
+        """Record that a generation was given slots for the first time, at a time of `time.monotonic()`."""
+        if generation.preempted:
+            return
         self._metrics.admitted(generation, now)
         if (record := generation.request.record) is not None:
             record.ran(now, now)
@@ -78,9 +106,10 @@ class EngineRecords:
                 generation.request.progressed(now)
 
     def set_gauges(self) -> None:
-        """Publish the numbers of waiting and running generations and of their slots."""
+        """Publish the numbers of waiting and running generations, of their slots, and the committed memory."""
         self._metrics.waiting.set(self._scheduler.waiting)
         self._metrics.waiting_slots.set(self._scheduler.waiting_slots)
         self._metrics.running.set(self._scheduler.running)
         self._metrics.running_slots.set(self._slots.running)
         self._metrics.allocated.set(self._slots.allocated)
+        self._metrics.committed.set(self._memory.bytes)

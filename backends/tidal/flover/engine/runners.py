@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import torch
 
 from tidal.errors import Internal
 from tidal.flover.memory.slots import SlotCopy, SlotMove
+from tidal.flover.policies.pages import SlotPages
 from tidal.flover.runner import PrefillInput
 from tidal.flover.sampling import IntArray
 from tidal.flover.tasks.adapter import LoraAdapter
@@ -21,6 +22,8 @@ class PassRunner(Protocol):
 
     slots: int
     runs_mixed: bool
+    pages: SlotPages
+    budget: int
 
     def prefill(
         self, slot: int, token_ids: IntArray, start: int, *, last: bool = True, task: LoraAdapter | None = None
@@ -37,13 +40,16 @@ class PassRunner(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Prefill chunks and decode in one pass."""
 
-    def move_slots(self, moves: Iterable[SlotMove], tokens: Sequence[int]) -> int:
+    def move_slots(self, moves: Iterable[SlotMove], tokens: Sequence[int], *, release: bool = False) -> int:
         """Move the contents of slots; returns the bytes copied."""
 
-    def copy_slots(self, copies: Iterable[SlotCopy]) -> int:
+    def copy_slots(self, copies: Sequence[SlotCopy], *, release: Collection[int] = ()) -> int:
         """Copy tokens between slots; returns the bytes copied."""
 
-    def repair(self) -> tuple[int, ...]:
+    def release(self, kept: Mapping[int, int]) -> None:
+        """Give memory of slots behind their first tokens to the operating system."""
+
+    def repair(self, written: Sequence[int]) -> tuple[int, ...]:
         """Clear slots with non-finite values, and return them."""
 
 
@@ -65,6 +71,16 @@ class SharedRunner:
     def slots(self) -> int:
         """Number of slots."""
         return self._runner.slots
+
+    @property
+    def pages(self) -> SlotPages:
+        """Memory of a slot by the number of its tokens."""
+        return self._runner.pages
+
+    @property
+    def budget(self) -> int:
+        """Most bytes of keys and values."""
+        return self._runner.budget
 
     @property
     def runs_mixed(self) -> bool:

@@ -13,6 +13,7 @@ from tidal.flover.generation import Generation
 from tidal.flover.memory.contents import SlotContents
 from tidal.flover.memory.slots import SlotCopy, SlotMove, SlotTable
 from tidal.flover.policies import PrefillChunk
+from tidal.flover.policies.committed import SlotUse
 from tidal.flover.policies.prefixes import LEAST_REUSED, FreeSlot, choose_slot, common_prefix
 from tidal.flover.runner import PrefillInput
 from tidal.flover.sampling import IntArray
@@ -33,6 +34,11 @@ class GenerationSlots:
         self._owners: dict[Generation, tuple[SlotOwner, ...]] = {}
 
     @property
+    def count(self) -> int:
+        """Number of slots."""
+        return self._table.count
+
+    @property
     def allocated(self) -> int:
         """Number of slots that are not free."""
         return self._table.count - self._table.free_count
@@ -48,13 +54,13 @@ class GenerationSlots:
         return list(dict.fromkeys(owner.generation for owner in self._running()))
 
     def allocate(self, generation: Generation) -> None:
-        """Allocate all slots of a generation, and record the prompt tokens that its first one holds already."""
+        """Allocate all slots of a generation, and record the tokens that its first one holds already."""
         owners = tuple(SlotOwner(generation, index) for index in range(generation.slots))
         for owner in owners:
             slot = self._table.allocate(owner, partial(self._choose, owner))
-            common = min(self._common(slot, owner), generation.prompt_tokens - 1)
+            common = min(self._common(slot, owner), generation.prefill_tokens - 1)
             if common >= LEAST_REUSED:
-                generation.prefilled = generation.cached_tokens = common
+                self._reused(generation, common)
             self._contents.forget([slot])
         self._owners[generation] = owners
         generation.admitted = True
@@ -67,16 +73,21 @@ class GenerationSlots:
         """See `Prefixes`."""
         if not self._reuse or item.task is not other.task:
             return 0
-        return common_prefix(item.prompt_ids, other.prompt_ids)
+        return common_prefix(item.prefill_ids, other.prefill_ids)
 
     def reuse(self, generation: Generation, tokens: int) -> SlotCopy:
-        """Copy of the prompt tokens up to `tokens`, at most `reusable`, that a generation's slot lacks."""
+        """Copy of the tokens to prefill up to `tokens`, at most `reusable`, that a generation's slot lacks."""
         source, _ = self._source(generation)
         copy = SlotCopy(source, self._table.slot(self._owners[generation][0]), generation.prefilled, tokens)
         self._contents.touch(source)
-        generation.cached_tokens += tokens - generation.prefilled
-        generation.prefilled = tokens
+        self._reused(generation, tokens)
         return copy
+
+    def _reused(self, generation: Generation, tokens: int) -> None:
+        """Record that the tokens up to `tokens` need no prefill; those of a preempted one were counted before."""
+        if not generation.preempted:
+            generation.cached_tokens += tokens - generation.prefilled
+        generation.prefilled = tokens
 
     def activate(self, generation: Generation) -> None:
         """Add a generation with its first token to the decode step."""
@@ -101,6 +112,19 @@ class GenerationSlots:
         """Record that slots were cleared."""
         self._contents.forget(slots)
 
+    def use(self) -> SlotUse:
+        """Return how slots are used."""
+        return SlotUse(self._held(), sorted(self._table.free_slots, key=self._contents.last_used))
+
+    def released(self, kept: Mapping[int, int]) -> None:
+        """Record that memory of slots was released.
+
+        Args:
+            kept: Number of tokens that slots hold at most, by slot.
+        """
+        for slot, tokens in kept.items():
+            self._contents.shorten(slot, tokens)
+
     def compact(self) -> tuple[tuple[SlotMove, ...], list[int]]:
         """Make the running slots contiguous.
 
@@ -118,7 +142,7 @@ class GenerationSlots:
     def prefill_input(self, chunk: PrefillChunk[Generation]) -> PrefillInput:
         """Input of a prefill pass for a chunk."""
         slot = self._table.slot(self._owners[chunk.item][0])
-        return PrefillInput(slot, chunk.item.prompt_ids[chunk.start : chunk.end], chunk.start, chunk.last)
+        return PrefillInput(slot, chunk.item.prefill_ids[chunk.start : chunk.end], chunk.start, chunk.last)
 
     def window_batch(self) -> WindowBatch:
         """Input of a decode step of all running slots, of which there is at least one."""
@@ -210,22 +234,22 @@ class GenerationSlots:
         if held is None or owner.number:
             return 0
         generation = owner.generation
-        return held.common(generation.prompt_ids, generation.prompt_start, generation.task)
+        return held.common(generation.prefill_ids, generation.prefill_start, generation.task)
 
     def _source(self, item: Generation) -> tuple[int, int]:
         """The slot with the longest prefix of a prompt, and its number of tokens; 0 if a copy would not pay."""
         found = 0, 0
-        if not self._reuse or item.prompt_tokens - 1 - item.prefilled < LEAST_REUSED:
+        if not self._reuse or item.prefill_tokens - 1 - item.prefilled < LEAST_REUSED:
             return found
-        wanted, start = SlotOwner(item, 0), item.prompt_start
+        wanted, start = SlotOwner(item, 0), item.prefill_start
         for slot in self._contents.starting_with(start):
             found = max(found, (slot, self._common(slot, wanted)), key=_tokens)
         for other, owners in self._owners.items():
-            alike = other.prompt_start == start or other.prompt_tokens < LEAST_REUSED
+            alike = other.prefill_start == start or other.prefill_tokens < LEAST_REUSED
             if alike and other is not item and other.task is item.task:
                 found = max(found, (self._table.slot(owners[0]), _common_held(owners[0], item)), key=_tokens)
         slot, common = found
-        tokens = min(common, item.prompt_tokens - 1)
+        tokens = min(common, item.prefill_tokens - 1)
         return (slot, tokens) if tokens - item.prefilled >= LEAST_REUSED else (0, 0)
 
 
@@ -235,10 +259,10 @@ def _tokens(found: tuple[int, int]) -> int:
 
 def _common_held(owner: SlotOwner, item: Generation) -> int:
     """Number of tokens that an owner's slot holds and that another prompt begins with."""
-    prompt = owner.generation.prompt_ids[: owner.generation.prefilled]
-    common = common_prefix(prompt, item.prompt_ids)
-    if common == owner.generation.prompt_tokens:
-        common += common_prefix(_held_generated(owner), item.prompt_ids[common:])
+    prefilled = owner.generation.prefill_ids[: owner.generation.prefilled]
+    common = common_prefix(prefilled, item.prefill_ids)
+    if common == owner.generation.prefill_tokens:
+        common += common_prefix(_held_generated(owner), item.prefill_ids[common:])
     return common
 
 
@@ -247,10 +271,13 @@ def _held_ids(owner: SlotOwner) -> IntArray:
     generation, number = owner
     if number:
         return np.empty(0, np.int64)
-    return np.concatenate([generation.prompt_ids[: generation.prefilled], _held_generated(owner)])
+    return np.concatenate([generation.prefill_ids[: generation.prefilled], _held_generated(owner)])
 
 
 def _held_generated(owner: SlotOwner) -> IntArray:
-    """Generated token ids that a slot holds for later prompts; none of a beam search, whose beams change slots."""
-    beams = isinstance(owner.generation.method, BeamGroup)
-    return np.array([] if beams else owner.generation.tokens[:-1], np.int64)
+    """Token ids that a slot holds for later prompts, of those generated since prefill; none of a beam search, whose
+    beams change slots.
+    """
+    generation = owner.generation
+    beams = isinstance(generation.method, BeamGroup)
+    return np.array([] if beams else generation.tokens[generation.recomputed : -1], np.int64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidal.flover.memory.slots import SlotMove
 from tidal.flover.policies.prefixes import LEAST_REUSED, IntArray, common_prefix, start_of
@@ -82,6 +82,15 @@ class SlotContents:
         """Record that the tokens of a slot were used."""
         self._clock += 1
         self._used[slot] = self._clock if self._held[slot] is not None else 0
+
+    def shorten(self, slot: int, tokens: int) -> None:
+        """Record that a free slot holds only its first tokens any more, if it held more."""
+        held = self._held[slot]
+        if held is not None and tokens < len(held.ids):
+            if tokens < LEAST_REUSED:
+                self.forget([slot])
+            else:
+                self._held[slot] = replace(held, ids=held.ids[:tokens])
 
     def forget(self, slots: Iterable[int]) -> None:
         """Record that slots hold nothing for later prompts."""

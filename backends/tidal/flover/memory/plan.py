@@ -10,7 +10,7 @@ import torch
 
 from tidal.errors import InvalidArgument
 from tidal.flover.form import DecoderForm
-from tidal.flover.memory.buffers import buffer_bytes
+from tidal.flover.memory.buffers import SlotLayout, layer_bytes
 from tidal.flover.policies.speculation import MOST_DRAFT_ROWS, MOST_DRAFTED
 
 _Result = TypeVar("_Result")
@@ -24,6 +24,7 @@ _KERNELS_PER_LAYER, _BYTES_PER_KERNEL = 16, 2048
 _RESERVE_SHARE, _GPU_RESERVE = 0.05, 256 << 20
 # Most bytes of the logits of drafted tokens: 128 rows of a vocabulary of 128k tokens in float32.
 _DRAFT_LOGITS = 64 << 20
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,9 @@ class MemoryPlan:
     Attributes:
         slots: Number of slots.
         max_length: Number of tokens of a slot.
-        keys_and_values: Keys and values of all slots.
+        least: Keys and values without which nothing is served: those of one full slot, on a GPU of all.
+        keys_and_values: Most keys and values at the same time, the budget of the slots.
+        moving: Keys and values of a layer of two slots: those of a slot that is moved exist twice.
         logits: Logits of all slots, as they are computed, in float32, and as they are read.
         draft_rows: Most drafted tokens that a pass checks.
         draft_logits: Logits after these, as they are computed and in float32.
@@ -44,7 +47,9 @@ class MemoryPlan:
 
     slots: int
     max_length: int
+    least: int
     keys_and_values: int
+    moving: int
     logits: int
     draft_rows: int
     draft_logits: int
@@ -60,7 +65,7 @@ class MemoryPlan:
     @property
     def fixed(self) -> int:
         """Those that do not depend on the logits and the number of slots, or hardly."""
-        return self.activations + self.graphs + self.reserve
+        return self.moving + self.activations + self.graphs + self.reserve
 
     def check(self, available: int) -> None:
         """Check that the plan fits.
@@ -73,38 +78,66 @@ class MemoryPlan:
         """
         if self.bytes <= available:
             return
-        of_slot = (self.keys_and_values + self.logits) / self.slots
-        left = available - self.fixed
-        fitting = max(0, int(left / of_slot))
+        whole = self.least if self.graphs else 0  # a GPU commits all slots
+        left = available - self.fixed - (self.least - whole)
+        fitting = max(0, int(left / ((whole + self.logits) / self.slots)))
         advice = f"lower max_concurrency to {fitting}, or max_length" if fitting else "lower max_length"
+        full = "" if self.graphs else ", one of them full,"
         parts = {
-            "keys and values": self.keys_and_values, "logits": self.logits, "logits of drafts": self.draft_logits,
-            "activations": self.activations, "captured steps": self.graphs, "reserve": self.reserve,
+            "keys and values": self.keys_and_values, "moved slots": self.moving, "logits": self.logits,
+            "logits of drafts": self.draft_logits, "activations": self.activations, "captured steps": self.graphs,
+            "reserve": self.reserve,
         }  # fmt: skip
         listed = ", ".join(f"{name} {size:,}" for name, size in parts.items() if size)
         raise InvalidArgument(
-            f"{self.slots} slots of {self.max_length} tokens take {self.bytes:,} bytes of memory ({listed}), but "
+            f"{self.slots} slots of {self.max_length} tokens{full} take {self.bytes:,} bytes of memory ({listed}), but "
             f"{available:,} are available: {advice}"
         )
 
 
+def slots_within(limit: int | None, layout: SlotLayout, slots: int, max_length: int, device: torch.device) -> int:
+    """Return the number of slots to allocate: all on a CPU, where they share the limit, and as many as fit on a GPU.
+
+    Args:
+        limit: Most bytes of keys and values; None: no limit.
+        layout: Sizes of a slot.
+        slots: Number of slots.
+        max_length: Number of tokens of a slot.
+        device: Device that holds them.
+
+    Raises:
+        InvalidArgument: The limit is too small for one full slot; states the size that it takes.
+    """
+    if limit is None:
+        return slots
+    one = layout.pages.bytes(max_length)
+    if limit < one:
+        raise InvalidArgument(
+            f"kv_cache_mb is {limit / _MIB:g}; a sequence of {max_length} tokens, the max_length, takes "
+            f"{one / _MIB:.2f} MiB: raise kv_cache_mb to at least that, or lower max_length"
+        )
+    return slots if device.type == "cpu" else min(slots, limit // one)
+
+
 def plan_memory(
-    form: DecoderForm, *, slots: int, max_length: int, cached: torch.dtype, computed: torch.dtype, graphs: int,
-    available: int,
+    form: DecoderForm, *, slots: int, max_length: int, layout: SlotLayout, cached: torch.dtype,
+    computed: torch.dtype, graphs: int, available: int, limit: int | None = None,
 ) -> MemoryPlan:  # fmt: skip
     """Plan the memory of a decoder whose weights are loaded.
 
-    Drafts take what is left, up to 64 MiB for their logits: without them texts are the same, so they are the first to
-    be given up where memory is short.
+    Keys and values take what is left, up to those of all slots. Drafts take up to 64 MiB of it for their logits, where
+    one full slot remains, on a GPU all slots: without them texts are the same, so they are the first to be given up.
 
     Args:
         form: Architecture of the decoder.
         slots: Number of slots.
         max_length: Number of tokens of a slot.
+        layout: Sizes of a slot.
         cached: Type of keys and values.
         computed: Type of activations.
         graphs: Number of decode steps to capture; 0 on a CPU.
         available: Bytes that can be allocated now.
+        limit: Most bytes of keys and values, at least those of one full slot; None: no limit.
     """
     rows = slots + min(_CHUNK_ROWS, slots * max_length)
     gated = 2 if form.gated else 1
@@ -113,18 +146,24 @@ def plan_memory(
     # Scores and mask of a chunk, where no fused kernel runs.
     scores = min(_CHUNK_ROWS, max_length) * max_length * (form.heads + 1)
     reserve = max(int(available * _RESERVE_SHARE), _GPU_RESERVE if graphs else 0)
-    keys_and_values = buffer_bytes(form, slots, max_length, cached)
+    one = layout.pages.bytes(max_length)
+    least = slots * one if graphs else one
+    moving = 2 * layer_bytes(form, layout.capacity, cached)
     logits = slots * form.vocabulary * (8 + computed.itemsize)
     activations = rows * row * computed.itemsize + scores * cached.itemsize
     captured = graphs * form.layers * _KERNELS_PER_LAYER * _BYTES_PER_KERNEL
-    left = available - keys_and_values - logits - activations - captured - reserve
+    left = available - moving - logits - activations - captured - reserve
     # Logits of another type than float32 exist in both; nothing is copied to read those of drafts.
     draft = form.vocabulary * (4 if computed == torch.float32 else 4 + computed.itemsize)
-    draft_rows = max(0, min(MOST_DRAFT_ROWS, MOST_DRAFTED * slots, min(_DRAFT_LOGITS, left) // draft))
+    draft_rows = max(0, min(MOST_DRAFT_ROWS, MOST_DRAFTED * slots, min(_DRAFT_LOGITS, left - least) // draft))
+    most = slots * one if limit is None else min(limit, slots * one)
+    keys_and_values = max(least, min(most, left - draft_rows * draft))
     return MemoryPlan(
         slots=slots,
         max_length=max_length,
+        least=least,
         keys_and_values=keys_and_values,
+        moving=moving,
         logits=logits,
         draft_rows=draft_rows,
         draft_logits=draft_rows * draft,
@@ -137,7 +176,7 @@ def plan_memory(
 def in_parts(run: Callable[[int, int], _Result], begin: int, end: int) -> list[_Result]:
     """Run a pass over `begin` to `end - 1`; where memory is short, over both halves, one after another.
 
-    The keys and values of all slots are allocated at load, so a pass can lack only memory that grows with its rows.
+    Keys and values have a budget that is planned at load, so a pass can lack only memory that grows with its rows.
 
     Args:
         run: The pass over a range; it may run again over the same one.

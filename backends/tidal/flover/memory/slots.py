@@ -133,6 +133,11 @@ class SlotTable(Generic[Owner]):
         return len(self._owners) - len(self._slots)
 
     @property
+    def free_slots(self) -> list[int]:
+        """Free slots."""
+        return [slot for slot, owner in enumerate(self._owners) if owner is None]
+
+    @property
     def running(self) -> int:
         """Number of running slots."""
         return len(self._running)
