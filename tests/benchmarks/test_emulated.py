@@ -14,15 +14,17 @@ import numpy as np
 import pytest
 
 from benchmarks.cluster.emulated import __main__ as emulated
-from benchmarks.cluster.emulated import device_model
+from benchmarks.cluster.emulated import device_model, emulated_device
 from benchmarks.cluster.emulated.__main__ import Compared
-from benchmarks.cluster.emulated.devices import EmulatedModel
+from benchmarks.cluster.emulated.devices import EmulatedModel, profile_json
+from benchmarks.cluster.emulated.emulated_device import EmulatedDevice
 from benchmarks.cluster.emulated.plot import plot
 from benchmarks.cluster.emulated.runs import EmulatedRun, history_of, requests_of, simulated
 from benchmarks.cluster.emulated.systems import ARLO, SYSTEMS, ComparedSystem
 from benchmarks.cluster.simulated.figures import FIGURE_6, FIGURE_7
 from benchmarks.cluster.simulated.inputs import BASE, MAX_LENGTHS, ClusterData
 from benchmarks.report import Report
+from tidal.repository.entries import write_atomically
 from tidal.simulator.arlo import SystemName
 
 DATA = ClusterData(None)
@@ -37,6 +39,7 @@ class TestDevice:
         utils.Tensor, utils.InferenceResponse = Tensor, list
         monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)
         shutil.copy(str(device_model.__file__), tmp_path / "model.py")
+        monkeypatch.setitem(sys.modules, "emulated_device", emulated_device)
         (tmp_path / "latencies.json").write_text(json.dumps({"seconds": [9.0, 0.0, 0.05, 0.1], "labels": 3}))
         monkeypatch.setattr(device_model, "__file__", str(tmp_path / "model.py"))
         model = device_model.TritonPythonModel()
@@ -47,6 +50,16 @@ class TestDevice:
         assert time.perf_counter() - began >= 0.15
         assert [each[0].name for each in answers] == ["logits", "logits"]
         assert [each[0].as_numpy().tolist() for each in answers] == [[[0.0] * 3] * 2, [[0.0] * 3]]
+
+    def test_it_reads_a_profile_that_changes(self, tmp_path: Path) -> None:
+        profile = tmp_path / "latencies.json"
+        profile.write_text(profile_json([0.0, 9.0], 3))
+        device = EmulatedDevice(profile)
+        assert device.zeros(2).tolist() == [[0.0] * 3] * 2
+        write_atomically(profile, profile_json([0.0, 0.05], 3))
+        began = time.perf_counter()
+        device.wait(1, began)
+        assert 0.05 <= time.perf_counter() - began < 9
 
     def test_it_takes_the_time_of_its_runtime_or_of_the_query(self) -> None:
         static = EmulatedModel("m", BASE, 10.0, (1,) * 8)

@@ -6,15 +6,16 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import yaml
 
 from benchmarks.arlo import bin_packing, bin_packing_model
 from benchmarks.arlo.systems import with_parameters
-from benchmarks.cluster.emulated import device_model
+from benchmarks.cluster.emulated import device_model, emulated_device
 from benchmarks.cluster.simulated.inputs import MAX_LENGTHS, Stream
 from benchmarks.kept import cache_folder
 from benchmarks.report import progress
@@ -23,6 +24,7 @@ from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.manifest import MANIFEST_FILE
 from tidal.profiles import LatencyProfile
 from tidal.repository.allocation import make_allocation, write_allocation
+from tidal.repository.entries import write_atomically
 from tidal.repository.names import runtime_model
 
 BUILT = "emulated"
@@ -96,7 +98,26 @@ def write_model(source: Path, repository: Path, model: EmulatedModel) -> None:
     counts = dict(zip(MAX_LENGTHS, model.instances, strict=True))
     write_allocation(front, make_allocation(counts))
     for runtime, length in enumerate(MAX_LENGTHS):
-        _write_device(source, repository, model, runtime, length, len(manifest.labels))
+        _write_device(source, repository, model, runtime, length)
+    write_latencies(repository, model)
+
+
+def write_latencies(repository: Path, model: EmulatedModel) -> None:
+    """Write how long the devices of a model wait; those that run read it before their next query."""
+    labels = len(load_arlo_manifest(repository / model.name / _VERSION).labels)
+    for runtime, length in enumerate(MAX_LENGTHS):
+        folder = repository / runtime_model(model.name, length) / _VERSION
+        write_atomically(folder / "latencies.json", profile_json(model.latencies_s(runtime), labels))
+
+
+def profile_json(seconds: Sequence[float], labels: int) -> str:
+    """Return the content of a device's profile.
+
+    Args:
+        seconds: Seconds that it takes, by length in tokens from 0.
+        labels: Number of labels.
+    """
+    return json.dumps({"seconds": list(seconds), "labels": labels})
 
 
 def write_bin_packing(repository: Path, front: EmulatedModel, name: str, fill: float) -> None:
@@ -108,16 +129,36 @@ def write_bin_packing(repository: Path, front: EmulatedModel, name: str, fill: f
         name: Name of the new one.
         fill: Share of an instance's capacity that it uses.
     """
+    write_front(repository, front, name, (bin_packing_model, bin_packing), {"fill": f"{fill:g}"})
+
+
+def write_front(
+    repository: Path,
+    front: EmulatedModel,
+    name: str,
+    modules: tuple[ModuleType, ModuleType],
+    parameters: Mapping[str, object],
+) -> None:
+    """Add a front with another policy over the devices of a front.
+
+    Args:
+        repository: Repository with that front.
+        front: That front.
+        name: Name of the new one.
+        modules: Its model for Triton's Python backend, and the module that this imports.
+        parameters: Its parameters.
+    """
     folder = repository / name
     (folder / "1").mkdir(parents=True)
     config = (repository / front.name / "config.pbtxt").read_text()
     config = config.replace(f'"{front.name}"', f'"{name}"').replace('"arlo"', '"python"')
-    (folder / "config.pbtxt").write_text(with_parameters(config, {"fill": f"{fill:g}", "front": front.name}))
-    shutil.copy(Path(str(bin_packing_model.__file__)), folder / "1" / "model.py")
-    shutil.copy(Path(str(bin_packing.__file__)), folder / "1" / "bin_packing.py")
+    (folder / "config.pbtxt").write_text(with_parameters(config, {**parameters, "front": front.name}))
+    model, imported = (Path(str(each.__file__)) for each in modules)
+    shutil.copy(model, folder / "1" / "model.py")
+    shutil.copy(imported, folder / "1" / imported.name)
 
 
-def _write_device(source: Path, repository: Path, model: EmulatedModel, runtime: int, length: int, labels: int) -> None:
+def _write_device(source: Path, repository: Path, model: EmulatedModel, runtime: int, length: int) -> None:
     built, name = runtime_model(BUILT, length), runtime_model(model.name, length)
     folder = repository / name / _VERSION
     folder.mkdir(parents=True)
@@ -127,8 +168,7 @@ def _write_device(source: Path, repository: Path, model: EmulatedModel, runtime:
     config = config.replace("count: 1 kind", f"count: {count} kind")
     (folder.parent / "config.pbtxt").write_text(_of_version(config))
     shutil.copy(Path(str(device_model.__file__)), folder / "model.py")
-    profile = {"seconds": model.latencies_s(runtime), "labels": labels}
-    (folder / "latencies.json").write_text(json.dumps(profile))
+    shutil.copy(Path(emulated_device.__file__), folder)
 
 
 def _emulated_manifest(built: ArloManifest, model: EmulatedModel) -> ArloManifest:
