@@ -140,6 +140,7 @@ bench: install ## Run the benchmarks and write benchmarks/results: make bench [D
 	@$(BIN)/python -m benchmarks.lengths --json benchmarks/results/lengths.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.cluster --json benchmarks/results/cluster.json
 	@$(BIN)/python -m benchmarks.cluster.emulated --json benchmarks/results/emulated.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.cluster.serve_routers --json benchmarks/results/serve_routers.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.cluster.simulated --json benchmarks/results/simulated.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.cluster.inflation --json benchmarks/results/inflation.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.cluster.many_nodes --json benchmarks/results/many_nodes.json $(if $(DATA),--data $(DATA))

@@ -1,0 +1,1 @@
+"""Programs of Ray Serve, which run in the environment of peers."""
