@@ -17,6 +17,7 @@ from benchmarks.cluster import plot as cluster
 from benchmarks.cluster.emulated import plot as emulated
 from benchmarks.cluster.entrances import plot as entrances
 from benchmarks.cluster.many_nodes import plot as many_nodes
+from benchmarks.cluster.serve_routers import plot as serve_routers
 from benchmarks.cluster.simulated import plot as simulated
 from benchmarks.compositions import decoder_tasks, shared_level, shared_prepare
 from benchmarks.compositions import plot as compositions
@@ -56,6 +57,7 @@ FIGURES: dict[str, Draw] = {
     "intel-xeon-amx/inflation": inflation.plot,
     "intel-xeon-amx/replan": cluster.plot_replan,
     "intel-xeon-amx/request_path": request_path.save,
+    "intel-xeon-amx/serve_routers": serve_routers.plot,
     "intel-xeon-amx/serving_path": serving_path.save,
     "intel-xeon-amx/shared_level": partial(
         compositions.plot_sharing, shared=shared_prepare.SHARED, title=shared_level.TITLE

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.cluster.serve_routers import __main__ as benchmark
@@ -109,6 +109,10 @@ class TestLoads:
         assert sent == {0: 103, 1: 103, 2: 103}
 
     @given(st.binary(max_size=5000))
+    @example(bytes(127))  # the limits of a varint of one byte, and of two
+    @example(bytes(128))
+    @example(bytes(16383))
+    @example(bytes(16384))
     def test_messages_are_those_of_protobuf(self, content: bytes) -> None:
         assert BytesValue.FromString(bytes_value(content)).value == content
 
@@ -151,7 +155,7 @@ class FakeSystem:
 
 
 def test_rounds_alternate_and_use_the_settings_of_each_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.cluster.serve_routers.rounds._SETTLE_S", 0.0)
+    monkeypatch.setattr("benchmarks.cluster.serve_routers.rounds._RESUMED_S", 0.0)
     log: list[str] = []
     systems = {name: Compared(FakeSystem(f"{name} fast", log), FakeSystem(f"{name} soon", log)) for name in "ab"}
     cases = (Case("true", 1.0), Case("short", 0.1))
@@ -195,16 +199,16 @@ def test_claims_are_by_round_and_against_both_ways_of_ray(tmp_path: Path) -> Non
         {name: (cell(speed * factor, 40.0), cell(100, p50)) for name, (speed, p50) in systems.items()}
         for factor in (1.0, 1.5)
     ]
-    rounds[1][RAY] = (cell(300, 40.0), cell(100, 5.0))
+    rounds[1][RAY] = (cell(300, 40.0), cell(100, 8.0))
     for case in ("true", "short"):
         add_case(report, case, rounds, PLAN)
     claims = {claim.name: claim for claim in report.claims}
     assert len(claims) == 8
     assert claims["vs_ray_serve_throughput[router, true]"].measured == pytest.approx((4 + 6) / 2)
-    assert claims["vs_ray_serve_p50[router, true]"].measured == pytest.approx((0.2 + 0.4) / 2)
+    assert claims["vs_ray_serve_p50[router, true]"].measured == pytest.approx((0.2 + 0.25) / 2)
     assert claims["vs_ray_serve_p50[router, true]"].holds
     assert not claims["vs_ray_serve_throughput[HAProxy, short]"].holds
-    assert "0.20 to 0.40" in claims["vs_ray_serve_p50[router, true]"].note
+    assert "0.20 to 0.25" in claims["vs_ray_serve_p50[router, true]"].note
     report.measured["plan"] = {"in_flight": 48, "rate": 100.0}
     plot(report.document(), tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")

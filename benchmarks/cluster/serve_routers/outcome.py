@@ -22,7 +22,7 @@ def add_case(report: Report, case: str, rounds: Sequence[Round], plan: Plan) -> 
         report: Report to add to.
         case: Name of the case.
         rounds: Its rounds.
-        plan: What the rounds consist of.
+        plan: Rounds, loads and their lengths.
     """
     names = list(rounds[0])
     closed = {name: [each[name][0] for each in rounds] for name in names}

@@ -35,7 +35,7 @@ _PORTS = tuple(
 # Labels that a device answers with.
 _LABELS = 2
 # Its long polls reach proxies and replicas some time after a change.
-_SETTLE_S = 1.0
+_APPLIED_S = 1.0
 
 
 class Ingress(StrEnum):
@@ -123,7 +123,7 @@ class RayNodes:
         """Change the settings of the replicas; those that run stay."""
         if (form.max_ongoing, form.threaded) != (self._form.max_ongoing, self._form.threaded):
             self._command(do="deploy", max_ongoing=form.max_ongoing, threaded=form.threaded)
-            time.sleep(_SETTLE_S)
+            time.sleep(_APPLIED_S)
         self._form = form
 
     def set_seconds(self, seconds: Sequence[float]) -> None:

@@ -16,7 +16,7 @@ from benchmarks.encoders.processes import paused
 from benchmarks.report import progress
 
 # A system that goes on after a pause has timers that are over. What it is sent before it is measured:
-_SETTLE_S, _WARM_IN_FLIGHT, _WARM_S = 0.3, 8, 0.3
+_RESUMED_S, _WARM_IN_FLIGHT, _WARM_S = 0.3, 8, 0.3
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Measuring:
     def cell(self, system: System, load: Load) -> Cell:
         """Measure a system under a load."""
         with paused(pid for pid in self.pausable if pid not in system.pids):
-            time.sleep(_SETTLE_S)
+            time.sleep(_RESUMED_S)
             system.prepare()
             system.send(self.loads.closed(in_flight=_WARM_IN_FLIGHT, seconds=_WARM_S, warm_s=0.0, seed=0))
             processor = Processor()
@@ -104,7 +104,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the rounds consist of.
+    """Rounds, loads and their lengths.
 
     Attributes:
         rounds: Number of rounds.
