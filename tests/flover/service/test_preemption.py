@@ -241,10 +241,11 @@ def test_texts_of_one_request_are_preempted_one_by_one(tmp_path: Path) -> None:
 def test_slots_are_released_by_an_owner_that_takes_over(tmp_path: Path) -> None:
     """After a failure a new service does not know what the one before has committed."""
     decoder = ScriptedRunner(2, MAX_LENGTH)
-    for number in range(2):
+    for number, prompts_of in enumerate(([[1] * 20, [2] * 20], [[3] * 30])):
         folder = tmp_path / str(number)
         folder.mkdir()
         with running(folder, decoder) as service:
-            request = FakePrompt([1] * 30, max_tokens=30)
-            service.ask(request)
-            assert request.tokens() == greedy([1] * 30, 30)
+            for prompt in prompts_of:  # in slots of their own
+                request = FakePrompt(prompt, max_tokens=MAX_LENGTH - 30 if number else 5, ignore_eos=True)
+                service.ask(request)
+                request.wait()
