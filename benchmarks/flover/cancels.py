@@ -31,7 +31,7 @@ _OPEN = 3
 _LONGEST_PROMPT, _LONGEST_TEXT = 256, 128
 _IDLE_TIMEOUT_S = 30.0
 # Share of the assumed time of a text that is assumed next, once one has ended before its client cancelled.
-_SOONER = 0.97
+_SOONER = 0.9
 
 
 @dataclass(frozen=True, slots=True)
