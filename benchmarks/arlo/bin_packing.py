@@ -10,14 +10,12 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from tidal.arlo.instances import RuntimeModels
+from tidal.arlo.front import open_front
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.arlo.parameters import ArloParameters
-from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
 from tidal.repository.entries import ModelEntry
 from tidal.service import Service, ServiceContext
 from tidal.simulator.arlo.dispatch import BinPacking
-from tidal.text import TextTokenizer
 
 
 class BinPackingParameters(ArloParameters):
@@ -29,20 +27,22 @@ class BinPackingParameters(ArloParameters):
 
 def load(context: ServiceContext, parameters: BinPackingParameters) -> Callable[[ServiceContext], Service]:
     """Load the model, as `tidal.arlo.loading.load` does, over the runtimes of another front."""
-    front = ModelEntry(context.model_dir.parent / parameters.front)
-    version_dir = front.latest()
+    folder = ModelEntry(context.model_dir.parent / parameters.front)
+    version_dir = folder.latest()
     assert version_dir is not None
     assert parameters.slo_ms is not None
     slo_s = parameters.slo_ms / 1e3
-    manifest = load_arlo_manifest(version_dir)
-    tokenizer = TextTokenizer(version_dir / manifest.tokenizer.file, manifest.max_length)
-    lengths = [runtime.max_length for runtime in manifest.runtimes]
-    latencies_s = [manifest.profile.latency_ms(length) / 1e3 for length in lengths]
-    allocation = WatchedAllocation(replace(context, model_dir=front.folder), lengths)
-    runner = RuntimeModels(context.call_model, parameters.front, front.folder, int(version_dir.name), manifest)
+    of_front = replace(
+        context,
+        model=parameters.front,
+        version=int(version_dir.name),
+        model_dir=folder.folder,
+        version_dir=version_dir,
+    )
+    front = open_front(of_front, load_arlo_manifest(version_dir), parameters)
 
     def start(fresh: ServiceContext) -> Service:
-        policy = BinPacking(lengths, latencies_s, slo_s, allocation.instances, fill=parameters.fill)
-        return PartitionedService(fresh, manifest, tokenizer, policy, runner, allocation)
+        policy = BinPacking(front.lengths, front.latencies_s, slo_s, front.allocation.instances, fill=parameters.fill)
+        return front.service(fresh, policy)
 
     return start

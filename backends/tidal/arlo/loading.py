@@ -6,13 +6,11 @@ import json
 from collections.abc import Callable
 from typing import Protocol
 
-from tidal import device
-from tidal.arlo.instances import RuntimeModels
+from tidal.arlo.front import open_front
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.arlo.metrics import publish_objective
-from tidal.arlo.model import open_model, open_text_tokenizer
+from tidal.arlo.model import open_model
 from tidal.arlo.parameters import SLO_LATENCIES, ArloParameters
-from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
 from tidal.arlo.policies import SERVED_DEPTH, PartitionedPolicy, PolymorphicPolicy
 from tidal.arlo.service import ArloService
 from tidal.encoder_tasks.cutting import longest_text, open_cutter
@@ -96,35 +94,28 @@ def load_polymorphic(context: ServiceContext, parameters: ArloParameters) -> Sta
 def _load_partitioned(
     context: ServiceContext, manifest: ArloManifest, parameters: ArloParameters
 ) -> Callable[[ServiceContext], Service]:
-    manifest.check(context.version_dir, device.here(manifest.device.kind))
-    cutter = open_cutter(manifest.task, manifest.max_length, parameters.truncate, parameters.stride)
-    tokenizer = open_text_tokenizer(
-        manifest, context.version_dir, truncate=parameters.truncate is True, longest=longest_text(cutter)
-    )
-    lengths = [runtime.max_length for runtime in manifest.runtimes]
-    latencies_ms = [manifest.profile.latency_ms(length) for length in lengths]
-    slo_ms = SLO_LATENCIES * latencies_ms[-1] if parameters.slo_ms is None else parameters.slo_ms
-    if slo_ms < latencies_ms[-1]:
+    front = open_front(context, manifest, parameters)
+    longest_ms = 1e3 * front.latencies_s[-1]
+    slo_ms = SLO_LATENCIES * longest_ms if parameters.slo_ms is None else parameters.slo_ms
+    if slo_ms < longest_ms:
         context.log.warning(
-            f"slo_ms is {slo_ms:g}, but one query of {lengths[-1]} tokens takes {latencies_ms[-1]:.3g} ms alone"
+            f"slo_ms is {slo_ms:g}, but one query of {front.lengths[-1]} tokens takes {longest_ms:.3g} ms alone"
         )
     publish_objective(context.metrics, slo_ms / 1e3)
-    allocation = WatchedAllocation(context, lengths)
-    runner = RuntimeModels(context.call_model, context.model, context.model_dir, context.version, manifest)
 
     def start(fresh: ServiceContext) -> Service:
         # The allocation may have changed since the last service failed.
-        allocation.refresh()
+        front.allocation.refresh()
         policy = PartitionedPolicy(
-            lengths,
-            [latency / 1e3 for latency in latencies_ms],
+            front.lengths,
+            front.latencies_s,
             slo_ms / 1e3,
-            allocation.instances,
+            front.allocation.instances,
             threshold=parameters.congestion_threshold,
             decay=parameters.threshold_decay,
             peek=parameters.peek_levels,
             depth=SERVED_DEPTH,
         )
-        return PartitionedService(fresh, manifest, tokenizer, policy, runner, allocation, cutter)
+        return front.service(fresh, policy)
 
     return start

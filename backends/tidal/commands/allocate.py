@@ -26,17 +26,17 @@ from tidal.server.allocate import (
 )
 from tidal.server.connection import ServerConnection
 
+#: Instances of runtimes on the command line.
+Counts = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[N=COUNT]...", help="Instances of the runtime with max_length N; others are not changed."),
+]
 _COUNT = re.compile(r"([1-9]\d*)=(\d+)", re.ASCII)
 
 
 def allocate_instances(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a partitioned model.")],
-    counts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[N=COUNT]...", help="Instances of the runtime with max_length N; others are not changed."
-        ),
-    ] = None,
+    counts: Counts = None,
     repository: Annotated[
         Path | None, typer.Option(help="Model repository; else the running server's, else ./model_repository.")
     ] = None,

@@ -10,7 +10,7 @@ import typer
 
 from tidal.cluster.connection import call_controller, connected
 from tidal.cluster.records import this_cluster
-from tidal.commands.allocate import parse_counts
+from tidal.commands.allocate import Counts, parse_counts
 from tidal.commands.connecting import AsJson
 from tidal.commands.output import fail, one_sentence, print_json
 from tidal.errors import NotFound, did_you_mean
@@ -22,12 +22,7 @@ _POLL_S = 0.5
 
 def allocate_on_nodes(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of a partitioned model.")],
-    counts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[N=COUNT]...", help="Instances of the runtime with max_length N; others are not changed."
-        ),
-    ] = None,
+    counts: Counts = None,
     auto: Annotated[bool, typer.Option("--auto", help="Let the controller decide about them again.")] = False,
     timeout: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="Longest time to wait until the instances have changed.")

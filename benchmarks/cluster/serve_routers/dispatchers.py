@@ -12,16 +12,14 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tidal.arlo.instances import RuntimeModels
+from tidal.arlo.front import open_front
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.arlo.parameters import ArloParameters
-from tidal.arlo.partitioned import PartitionedService, WatchedAllocation
 from tidal.arlo.policies import SERVED_DEPTH, PartitionedPolicy
 from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
 from tidal.repository.entries import ModelEntry
 from tidal.service import Service, ServiceContext
 from tidal.simulator.arlo.dispatch import LeastLoaded
-from tidal.text import TextTokenizer
 
 Dispatcher = Literal["round_robin", "least_outstanding"]
 
@@ -61,22 +59,28 @@ class DispatcherParameters(ArloParameters):
 
 def load(context: ServiceContext, parameters: DispatcherParameters) -> Callable[[ServiceContext], Service]:
     """Load the model, as `tidal.arlo.loading.load` does, over the instances of another front."""
-    front = ModelEntry(context.model_dir.parent / parameters.front)
-    version_dir = front.latest()
+    folder = ModelEntry(context.model_dir.parent / parameters.front)
+    version_dir = folder.latest()
     assert version_dir is not None
     assert parameters.slo_ms is not None
     slo_s = parameters.slo_ms / 1e3
-    manifest = load_arlo_manifest(version_dir)
-    tokenizer = TextTokenizer(version_dir / manifest.tokenizer.file, manifest.max_length)
-    lengths = [runtime.max_length for runtime in manifest.runtimes]
-    latencies_s = [manifest.profile.latency_ms(length) / 1e3 for length in lengths]
-    allocation = WatchedAllocation(replace(context, model_dir=front.folder), lengths)
-    runner = RuntimeModels(context.call_model, parameters.front, front.folder, int(version_dir.name), manifest)
+
+    def of_front(own: ServiceContext) -> ServiceContext:
+        """Its table of nodes, and the models that it calls on them, are those of the front."""
+        return replace(
+            own,
+            model=parameters.front,
+            version=int(version_dir.name),
+            model_dir=folder.folder,
+            version_dir=version_dir,
+        )
+
+    front = open_front(of_front(context), load_arlo_manifest(version_dir), parameters)
 
     def start(fresh: ServiceContext) -> Service:
-        policy = _POLICIES[parameters.dispatcher](lengths, latencies_s, slo_s, allocation.instances, depth=SERVED_DEPTH)
-        # Its table of nodes and the models that it calls on them are those of the front.
-        of_front = replace(fresh, model=parameters.front, model_dir=front.folder)
-        return PartitionedService(of_front, manifest, tokenizer, policy, runner, allocation)
+        policy = _POLICIES[parameters.dispatcher](
+            front.lengths, front.latencies_s, slo_s, front.allocation.instances, depth=SERVED_DEPTH
+        )
+        return front.service(of_front(fresh), policy)
 
     return start

@@ -12,7 +12,7 @@ from tidal.pets.engine.contract import Ids
 
 _Int32 = npt.NDArray[np.int32]
 
-# Tokens of a batch are filled up to a multiple: for each new number of them, OpenVINO prepares every product again.
+# The number of tokens of a batch is padded to a multiple: for each new one, OpenVINO prepares every product again.
 _MULTIPLE = 8
 
 
@@ -21,7 +21,7 @@ class PackedRows:
     """Where the tokens of rows are in a batch.
 
     Attributes:
-        lengths: Number of tokens of each row, int32 [rows]; the last row may be one without a task that fills up.
+        lengths: Number of tokens of each row, int32 [rows]; the last row may be padding, without a task.
         first: Number of each row's first token, int32 [rows].
         positions: Position of each token in its row, int32 [1, tokens].
         real: Whether each token of the padded rows is real, [given rows, padded length].
@@ -40,8 +40,8 @@ class PackedRows:
             lengths: Number of real tokens of each row, [rows].
             padded: Length to which the rows are padded.
         """
-        filler = -int(lengths.sum()) % _MULTIPLE
-        every = np.append(lengths, filler)[: len(lengths) + (filler > 0)].astype(np.int32)
+        padding = -int(lengths.sum()) % _MULTIPLE
+        every = np.append(lengths, padding)[: len(lengths) + (padding > 0)].astype(np.int32)
         ends = np.cumsum(every, dtype=np.int32)
         first = ends - every
         positions = np.arange(ends[-1], dtype=np.int32) - np.repeat(first, every)
@@ -49,11 +49,11 @@ class PackedRows:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of the batch, the filling included."""
+        """Number of tokens of the batch, padding included."""
         return self.positions.shape[1]
 
     def pack(self, values: _Int32) -> _Int32:
-        """Values of the real tokens, [1, tokens]; 0 where the batch is filled up.
+        """Values of the real tokens, [1, tokens]; 0 for padding.
 
         Args:
             values: Padded values, [given rows, padded length].
