@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,19 @@ def test_every_code_has_one_line(server: RunningServer, clients: dict[str, Probe
 
 def test_a_full_queue_and_a_request_of_too_many_rows(server: RunningServer, ask: ProbeClient, tmp_path: Path) -> None:
     name, go_on = f"full-{ask.protocol}", tmp_path / "go_on"
-    waiting = in_background(send, ask, "small", f"until-file {go_on}", f"{name}-first", rows=4)
-    assert until(lambda: outcome(ask, "reply", model="small") == "UNAVAILABLE")
+
+    def first() -> Future[Any]:
+        return in_background(send, ask, "small", f"until-file {go_on}", f"{name}-first", rows=4)
+
+    waiting = first()
+
+    def full() -> bool:
+        nonlocal waiting
+        if waiting.done():  # refused, since it met a request of this loop
+            waiting = first()
+        return outcome(ask, "reply", model="small") == "UNAVAILABLE"
+
+    assert until(full)
     assert outcome(send, ask, "small", "reply", f"{name}-second") == "UNAVAILABLE"
     assert outcome(send, ask, "small", "reply", f"{name}-third", rows=5) == "INVALID_ARG"
     go_on.touch()

@@ -124,9 +124,20 @@ class TestDisconnects:
     def test_the_work_is_cancelled(
         self, gateway: RunningGateway, backend: Backend, identifier: str, path: str, document: Any
     ) -> None:
+        async def first_token(client: httpx.AsyncClient, request: httpx.Request) -> None:
+            """Read a stream to its first token, which the log counts, and leave."""
+            response = await client.send(request, stream=True)
+            async for line in response.aiter_lines():
+                if line.startswith("data: {") and json.loads(line[6:])["choices"][0]["delta"].get("content"):
+                    break
+            await response.aclose()
+
         async def disconnect() -> None:
             async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as client:
                 request = client.build_request("POST", path, json=document, headers={"x-request-id": identifier})
+                if document.get("stream"):
+                    await first_token(client, request)
+                    return
                 task = asyncio.create_task(client.send(request))
                 while f"received {identifier}" not in backend.log():
                     await asyncio.sleep(0.02)
