@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from testing.metrics import published
+from testing.processes import stop
 from testing.servers import RunningServer
 from testing.waiting import until
 from tests.arlo.conftest import MAX_LENGTH, Built
@@ -246,7 +247,7 @@ class TestLimits:
 
         async def scenario() -> None:
             async with AsyncClient(f"grpc://{server.grpc}") as client:
-                os.kill(stub, signal.SIGSTOP)  # nothing runs until all are cancelled
+                stop(stub)  # nothing runs until all are cancelled
                 try:
                     ahead = [asyncio.create_task(client.classify_many("tiny", [long] * 64)) for _ in range(AHEAD)]
                     assert await asyncio.to_thread(until, lambda: pending(AHEAD - 1))  # the stub may hold the first

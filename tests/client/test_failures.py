@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from testing.processes import stop
 from tests.client.conftest import ProbeServer, probe_server
 from tidal_client import AsyncClient, Cancelled, Client, ConnectionFailed, DeadlineExceeded
 from tidal_client.client import DEFAULT_TIMEOUT_S
@@ -52,7 +53,7 @@ def test_a_late_response_is_a_timeout_and_later_requests_work(url: str) -> None:
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_a_hung_server_is_a_timeout_everywhere(own_server: ProbeServer, protocol: str) -> None:
     url = own_server.url(protocol)
-    os.kill(own_server.pid, signal.SIGSTOP)
+    stop(own_server.pid)
     try:
         with Client(url, timeout_s=0.3) as client:
             with pytest.raises(DeadlineExceeded):

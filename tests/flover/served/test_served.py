@@ -18,6 +18,7 @@ import pytest
 import tritonclient.grpc as grpc
 
 from testing.decoders import EOS, POSITIONS, byte_ids
+from testing.processes import stop
 from testing.waiting import until
 from tests.flover.served.conftest import FAMILIES, MOST_OPEN, SLOTS, Served
 from tidal_client import AsyncClient, Client, DeadlineExceeded, InvalidArgument, NotFound, Unavailable
@@ -248,7 +249,7 @@ class TestCancellations:
 
     def test_a_client_times_out_by_itself(self, url: str, served: Served) -> None:
         (stub,) = served.server.stub_pids("writer")
-        os.kill(stub, signal.SIGSTOP)  # so that no answer can arrive in time
+        stop(stub)  # so that no answer can arrive in time
         try:
             with Client(url, timeout_s=0.3) as client, pytest.raises(DeadlineExceeded, match=r"within 0\.3 s"):
                 client.generate("writer", [4], max_tokens=100)
