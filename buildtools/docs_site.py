@@ -17,7 +17,11 @@ _FOLDERS = (
     "benchmarks/results/amd-epyc-avx512",
     "benchmarks/results/intel-xeon-amx",
 )
-RELIABILITY = ("benchmarks/results/reliability.md", "benchmarks/results/amd-epyc-avx512/reliability.md")
+RELIABILITY = (
+    "benchmarks/results/reliability.md",
+    "benchmarks/results/amd-epyc-avx2/reliability.md",
+    "benchmarks/results/amd-epyc-avx512/reliability.md",
+)
 _LINK = re.compile(r"(\]\(|\b(?:src|srcset)=\")([^)#\s\"]+)")
 
 
