@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from logging import Logger
 
 from tidal import device
 from tidal.errors import InvalidArgument
 from tidal.flover.chat import load_chat_template
+from tidal.flover.engine.draft_model import DraftModel
+from tidal.flover.engine.model_drafts import ModelDrafts
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.engine.speculation import Speculation
 from tidal.flover.generation import Generation
 from tidal.flover.guided import GuidedGrammars, MaskWorker
-from tidal.flover.manifest import TOKENIZER_FILE, load_flover_manifest
-from tidal.flover.opening import open_runner
+from tidal.flover.manifest import TOKENIZER_FILE, DraftManifest, load_flover_manifest
+from tidal.flover.opening import open_runners
 from tidal.flover.parameters import FloverParameters
-from tidal.flover.policies import FloverScheduler, MemoryBudget, ProfiledCosts, SpeculationPolicy
+from tidal.flover.policies import DraftingPolicy, FloverScheduler, MemoryBudget, ProfiledCosts, SpeculationPolicy
 from tidal.flover.prompts import PromptReader
 from tidal.flover.request_parser import RequestParser
 from tidal.flover.runner import FloverRunner
@@ -50,15 +53,21 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
     # Open it in a thread that ends. The OpenMP threads of a thread that lives on would exceed the number of cores, and
     # the engine's own would then sleep between linear layers instead of spinning.
     with ThreadPoolExecutor(1) as opening:
-        runner = opening.submit(open_runner, manifest, context.version_dir, parameters.kv_cache_mb).result()
+        runner, drafter = opening.submit(
+            open_runners, manifest, context.version_dir, parameters.kv_cache_mb, drafts=parameters.speculation
+        ).result()
     shared, memory = SharedRunner(runner), _budget(runner, holes=not parameters.shuffle)
+    drafting = None if drafter is None else SharedRunner(drafter)
     prompts = PromptReader(tokenizer, vocabulary, runner.slots, chat)
     costs = ProfiledCosts(manifest.profile.step, manifest.profile.chunk, mixed=runner.runs_mixed)
 
-    def speculation() -> Speculation | None:
+    def speculation(log: Logger) -> Speculation | None:
         if not parameters.speculation or not runner.draft_rows:
             return None
-        return Speculation(SpeculationPolicy(costs, share=parameters.prefill_share, most_rows=runner.draft_rows))
+        policy = SpeculationPolicy(costs, share=parameters.prefill_share, most_rows=runner.draft_rows)
+        if manifest.draft is None or drafting is None:
+            return Speculation(policy)
+        return Speculation(policy, model_drafts(manifest.draft, drafting, policy, vocabulary, log))
 
     def start(fresh: ServiceContext) -> Service:
         base = DecoderBase(manifest.base, manifest.form)
@@ -76,11 +85,30 @@ def load(context: ServiceContext, parameters: FloverParameters) -> Callable[[Ser
             shared,
             shuffle=parameters.shuffle,
             reuse_prefixes=parameters.reuse_prefixes,
-            speculation=speculation(),
+            speculation=speculation(fresh.log),
             max_delay_s=parameters.part_wait_ms / 1e3,
         )
 
     return start
+
+
+def model_drafts(
+    draft: DraftManifest, runner: SharedRunner, policy: SpeculationPolicy, vocabulary: int, log: Logger
+) -> ModelDrafts:
+    """Return the drafts of a draft model.
+
+    Args:
+        draft: Manifest of the draft model.
+        runner: Its runner, which the drafts take over.
+        policy: Policy of the passes that check drafts.
+        vocabulary: Size of the vocabulary of the model that it drafts for.
+        log: Logger of that model.
+    """
+    model = DraftModel(
+        runner, max_length=draft.max_length, vocabulary=draft.form.vocabulary, target_vocabulary=vocabulary
+    )
+    costs = ProfiledCosts(draft.profile.step, draft.profile.chunk, mixed=True)
+    return ModelDrafts(model, DraftingPolicy(policy, costs), most=draft.tokens, acceptance=draft.agreement, log=log)
 
 
 def _budget(runner: FloverRunner, *, holes: bool) -> MemoryBudget | None:

@@ -10,11 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidal.flover.form import DecoderForm, KeyValueType
 from tidal.flover.native.tiling import KernelChoice
-from tidal.manifest import Published, Strict, read_manifest
+from tidal.manifest import Published, Source, Strict, read_manifest
 from tidal.profiles import LatencyProfile
 
 ENGINE_FOLDER = "engines"
 WEIGHTS_FILE = f"{ENGINE_FOLDER}/weights.safetensors"
+DRAFT_FILE = f"{ENGINE_FOLDER}/draft.safetensors"
 TOKENIZER_FILE = "tokenizer/tokenizer.json"
 
 
@@ -91,6 +92,24 @@ class FloverProfile(BaseModel):
     )
 
 
+class DraftManifest(Strict):
+    """Smaller decoder of a version, which drafts tokens for the other one."""
+
+    source: Source
+    precision: FloverPrecision
+    form: DecoderForm
+    group_size: int | None = Field(None, description="as of the decoder")
+    tokens: int = Field(ge=1, description="most tokens of a draft")
+    max_length: int = Field(ge=2, description="number of tokens of a sequence up to which it drafts")
+    memory_bytes: int = Field(ge=1, description="size of all slots' keys and values when they are full")
+    agreement: float = Field(
+        ge=0,
+        le=1,
+        description="share of the tokens of texts whose most likely next token is that of the decoder's source",
+    )
+    profile: FloverProfile
+
+
 class FloverManifest(Published):
     """Manifest of a published version of a decoder."""
 
@@ -117,6 +136,7 @@ class FloverManifest(Published):
     text: TextVerification
     trials: tuple[FloverTrial, ...] = Field((), description="precisions compared by the builder")
     profile: FloverProfile
+    draft: DraftManifest | None = Field(None, description="decoder that drafts tokens; null: none")
 
     @model_validator(mode="after")
     def _check(self) -> FloverManifest:

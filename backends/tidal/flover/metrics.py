@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable
+from typing import Literal, get_args
 
+from tidal.flover.engine.drafts import CheckedDrafts, DraftSource
 from tidal.flover.generation import Generation
 from tidal.flover.responses import FinishReason
 from tidal.metrics import Metrics
@@ -59,10 +61,19 @@ class FloverMetrics(IntakeMetrics):
         self._hits = metrics.counter("prefix_hits_total", "Prompts that began with tokens held by a slot")
         self._reused = metrics.counter("prefix_tokens_total", "Prompt tokens taken from a slot instead of prefilled")
         self._tokens = metrics.counter("generated_tokens_total", "Tokens generated")
-        self._checked = metrics.counter("draft_tokens_total", "Drafted tokens that decode steps checked")
-        self._gained = metrics.counter(
-            "accepted_draft_tokens_total", "Accepted draft tokens: tokens beyond one per sequence and step"
-        )
+        sources: tuple[DraftSource, ...] = get_args(DraftSource)
+        self._checked = {
+            source: metrics.counter("draft_tokens_total", "Drafted tokens that decode steps checked", source=source)
+            for source in sources
+        }
+        self._gained = {
+            source: metrics.counter(
+                "accepted_draft_tokens_total", "Accepted draft tokens: tokens beyond one per sequence and step",
+                source=source,
+            )
+            for source in sources
+        }  # fmt: skip
+        self.drafting = metrics.counter("drafting_seconds_total", "Time spent on drafting tokens")
         self._shuffles = metrics.counter("shuffles_total", "Decode steps preceded by moves of slots")
         self._moves = metrics.counter("moved_slots_total", "Slots moved")
         self._moved = metrics.counter("moved_bytes_total", "Bytes copied by moves of slots")
@@ -110,11 +121,12 @@ class FloverMetrics(IntakeMetrics):
         if since_last is not None:
             self._between.observe(since_last)
 
-    def drafted(self, checked: int, gained: int) -> None:
+    def drafted(self, drafts: Iterable[CheckedDrafts]) -> None:
         """Record the drafted tokens of a decode step, and the tokens generated besides one per generation."""
-        self._tokens.inc(gained)
-        self._checked.inc(checked)
-        self._gained.inc(gained)
+        for source, checked, gained in drafts:
+            self._tokens.inc(gained)
+            self._checked[source].inc(checked)
+            self._gained[source].inc(gained)
 
     def shuffled(self, moves: int, moved_bytes: int) -> None:
         """Record moves of slots before a decode step."""

@@ -35,8 +35,9 @@ class FloverParameters(BaseModel):
     )
     speculation: bool = Field(
         True,
-        description="check several tokens of a text in one step where its latest tokens occurred before, in the prompt "
-        "or the text, and that is measured to pay; it changes texts by rounding only",
+        description="check several tokens of a text in one step where that is measured to pay: those that followed its "
+        "latest tokens before, in the prompt or the text, or those that the version's draft model drafts; it changes "
+        "texts by rounding only",
     )
     kv_cache_mb: float | None = Field(
         None,

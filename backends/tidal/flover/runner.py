@@ -62,6 +62,7 @@ class FloverRunner:
         budget: Most bytes of keys and values at the same time.
         runs_mixed: Whether chunks of prompts and a decode step can share a pass, see `mixed`.
         draft_rows: Most drafted tokens of a pass that the memory was planned for.
+        planned_bytes: Bytes that were planned besides the weights, without those that stay free.
 
     Args:
         form: Architecture of the decoder.
@@ -104,6 +105,7 @@ class FloverRunner:
             self._tasks = TaskBank(form, slots, working_type(weights.tokens), self._device)
         self._graphs: DecodeGraphs | None = None
         self.memory_bytes, self.draft_rows = self._buffers.bytes, plan.draft_rows
+        self.planned_bytes = plan.bytes - plan.reserve
         self.pages = self._buffers.layout.pages
         self.budget = slots * self.pages.bytes(max_length) if whole else plan.keys_and_values
         self.runs_mixed = self._model.native_pass is not None or self._device.type == "cuda"

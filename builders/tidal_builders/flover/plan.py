@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from tidal.engines import choose_device
@@ -10,7 +11,7 @@ from tidal.errors import Unsupported
 from tidal.flover.manifest import INTEGERS, FloverManifest, load_flover_manifest
 from tidal.flover.native.library import BUILD_COMMAND, library, library_path
 from tidal.repository.entries import ModelEntry
-from tidal_builders.fingerprint import code_hash, source_folder
+from tidal_builders.fingerprint import code_hash, hash_source, source_folder
 from tidal_builders.flover.spec import FloverSpec
 from tidal_builders.foreign.recognise import DECODERS, require
 from tidal_builders.planning import TextModelPlan, compare, ingredients, text_file, text_ingredient
@@ -18,8 +19,15 @@ from tidal_builders.planning import TextModelPlan, compare, ingredients, text_fi
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "safetensors")
 
 
-# What the build of a decoder would publish.
-FloverPlan = TextModelPlan[FloverManifest]
+@dataclass(frozen=True, kw_only=True)
+class FloverPlan(TextModelPlan[FloverManifest]):
+    """What the build of a decoder would publish.
+
+    Attributes:
+        draft: Folder of the draft model; None without one.
+    """
+
+    draft: Path | None
 
 
 def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
@@ -31,7 +39,7 @@ def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
         base: Folder that relative paths of the spec start from.
 
     Raises:
-        InvalidArgument: The source model or the samples do not exist.
+        InvalidArgument: The source model, the draft model or the samples do not exist.
         Unsupported: torch is not installed, this machine has no GPU, or int8 and int4 cannot run on the device.
     """
     source = source_folder(spec.model, spec.revision, base)
@@ -40,11 +48,19 @@ def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
     threads = spec.threads or len(os.sched_getaffinity(0))
     device_kind = choose_device(spec.engine, spec.device)
     compiled = device_kind == "cpu" and library() is not None
-    integers = {"precision": spec.precision} if spec.precision in INTEGERS else {}
+    native: dict[str, str] = {"precision": spec.precision} if spec.precision in INTEGERS else {}
     if spec.kv_cache_dtype == "int8":
-        integers["kv_cache_dtype"] = "int8"
-    if integers and not compiled:
-        field, value = next(iter(integers.items()))
+        native["kv_cache_dtype"] = "int8"
+    draft = None
+    if spec.draft is not None:
+        draft = source_folder(spec.draft.model, spec.draft.revision, base, "field 'draft.model'")
+        require(draft, DECODERS, spec.kind, "draft.model")
+        if spec.draft.precision in INTEGERS:
+            native["draft.precision"] = spec.draft.precision
+        elif device_kind == "cpu":
+            native["draft"] = "a draft model"
+    if native and not compiled:
+        field, value = next(iter(native.items()))
         raise Unsupported(
             f"field '{field}': {value} requires the native kernels of a CPU, but "
             + (
@@ -62,6 +78,7 @@ def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
         more={
             "threads": str(threads),
             "kernels": library_path().stem if compiled else "none",
+            "draft files": "none" if draft is None else hash_source(draft),
             **text_ingredient("samples file", samples),
         },
     )
@@ -73,6 +90,7 @@ def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
         published=published,
         reasons=reasons,
         source=source,
+        draft=draft,
         samples=samples,
         threads=threads,
     )

@@ -124,6 +124,21 @@ def verify_text(
     )
 
 
+def text_agreement(runner: FloverRunner, references: Sequence[TextReference]) -> float:
+    """Return the share of tokens of texts after which a runner's most likely token is the source's.
+
+    Args:
+        runner: Runner of any decoder with the source's vocabulary.
+        references: Texts with the logits of the source; what exceeds the runner's slots is left out.
+    """
+    same = []
+    for each in references:
+        ids, logits = each.ids[: runner.max_length], torch.from_numpy(each.logits)
+        found = runner.score(0, ids)[:-1].argmax(-1)
+        same.append(found == logits[: len(found)].argmax(-1))
+    return float(torch.cat(same).double().mean())
+
+
 def text_misses(found: TextVerification) -> tuple[str, ...]:
     """Return the reasons that keep a decoder from being published, a clause each."""
     bounds, reasons = found.bounds, []

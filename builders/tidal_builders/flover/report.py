@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from tidal.flover.form import KeyValueType
-from tidal.flover.manifest import FloverManifest, FloverTrial, GenerationVerification, TextVerification
+from tidal.flover.manifest import DraftManifest, FloverManifest, FloverTrial, GenerationVerification, TextVerification
 from tidal.flover.native.tiling import KernelChoice
 from tidal_builders.report import BuildReport
 
@@ -29,6 +29,22 @@ class StepRow(BaseModel):
     tokens_per_s: float
 
 
+class DraftRow(BaseModel):
+    """Draft model of a version.
+
+    Attributes:
+        model: Hugging Face id or folder.
+        precision: Chosen precision.
+        agreement: Share of most likely tokens of texts that are the decoder's.
+        step_ms: Time of a pass for one generation in milliseconds, as a mean over lengths.
+    """
+
+    model: str
+    precision: str
+    agreement: float
+    step_ms: float
+
+
 class FloverReport(BuildReport):
     """Result of building a decoder.
 
@@ -44,6 +60,7 @@ class FloverReport(BuildReport):
         text: Comparison of next-token distributions on text.
         trials: Precisions that were compared.
         rows: Measured decode steps.
+        draft: Draft model.
     """
 
     precision: str | None = None
@@ -57,6 +74,7 @@ class FloverReport(BuildReport):
     text: TextVerification | None = None
     trials: tuple[FloverTrial, ...] = ()
     rows: tuple[StepRow, ...] = ()
+    draft: DraftRow | None = None
 
     def tables(self) -> list[Table]:
         """The measured decode steps of a new version."""
@@ -85,11 +103,19 @@ def report_of(manifest: FloverManifest, version: int | None) -> FloverReport:
         verification=manifest.verification,
         text=manifest.text,
         trials=manifest.trials,
+        draft=None if manifest.draft is None else _draft_row(manifest.draft),
         rows=tuple(
             StepRow(length=length, slots=slots, step_ms=median, tokens_per_s=slots / median * 1e3)
             for length, medians in zip(step.lengths, step.median_ms, strict=True)
             for slots, median in zip(step.batches, medians, strict=False)
         ),
+    )
+
+
+def _draft_row(draft: DraftManifest) -> DraftRow:
+    steps = [row[0] for row in draft.profile.step.median_ms]
+    return DraftRow(
+        model=draft.source.model, precision=draft.precision, agreement=draft.agreement, step_ms=sum(steps) / len(steps)
     )
 
 
@@ -115,5 +141,10 @@ def _caption(report: FloverReport) -> str:
         lines.append(
             f"on text: perplexity {text.perplexity_ratio:.4f} times the source's, {text.agreement:.1%} of the most "
             f"likely tokens, divergence at most {text.max_kl:.2g} nats"
+        )
+    if (draft := report.draft) is not None:
+        lines.append(
+            f"draft model: {draft.model} in {draft.precision}, {draft.step_ms:.2f} ms per token, {draft.agreement:.1%} "
+            "of the most likely tokens on text"
         )
     return "\n".join(lines)

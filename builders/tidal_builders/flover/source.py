@@ -123,6 +123,48 @@ def _dequantized(folder: Path, config: Any) -> tuple[Any, list[str]]:
     return model, missing
 
 
+def decoder_files(folder: Path, field: str = "model") -> tuple[DecoderForm, Any]:
+    """Return the architecture of a decoder and its fast tokenizer, without loading its weights.
+
+    Args:
+        folder: Folder in Hugging Face format.
+        field: Field of the spec that names it, for errors.
+
+    Raises:
+        InvalidArgument: The folder contains no decoder of a supported family, no fast tokenizer, or weights that are
+            pickled.
+    """
+    if not any(folder.glob("*.safetensors")):
+        raise InvalidArgument(
+            f"field '{field}': {folder} has no weights as safetensors; pickled ones (pytorch_model.bin) are not "
+            "accepted because they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
+        )
+    try:
+        with quiet_transformers():
+            form = form_of(AutoConfig.from_pretrained(folder))
+            tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"field '{field}': {error}") from None
+    except (OSError, ValueError, KeyError) as error:
+        raise _unloadable(folder, field, error) from None
+    if not getattr(tokenizer, "is_fast", False):
+        raise InvalidArgument(
+            f"field '{field}': {folder} has no fast tokenizer; accepted is a folder with tokenizer.json"
+        )
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= form.vocabulary:
+        raise InvalidArgument(
+            f"field '{field}': the tokenizer of {folder} has the id {largest}; the model accepts ids below "
+            f"{form.vocabulary}"
+        )
+    return form, tokenizer
+
+
+def _unloadable(folder: Path, field: str, error: Exception) -> InvalidArgument:
+    reason = " ".join(str(error).split())[:300]
+    return InvalidArgument(f"field '{field}': cannot load a decoder from {folder}: {reason}")
+
+
 def load_decoder(folder: Path, max_length: int | None = None) -> DecoderSource:
     """Load a decoder and its tokenizer.
 
@@ -134,29 +176,11 @@ def load_decoder(folder: Path, max_length: int | None = None) -> DecoderSource:
         InvalidArgument: The folder contains no decoder of a supported family, no fast tokenizer, or weights that are
             pickled or of another model.
     """
-    if not any(folder.glob("*.safetensors")):
-        raise InvalidArgument(
-            f"field 'model': {folder} has no weights as safetensors; pickled ones (pytorch_model.bin) are not accepted "
-            "because they can run code: save the model with `save_pretrained(folder, safe_serialization=True)`"
-        )
+    form, tokenizer = decoder_files(folder)
     try:
-        with quiet_transformers():
-            form = form_of(AutoConfig.from_pretrained(folder))
-            tokenizer = AutoTokenizer.from_pretrained(folder, use_fast=True)
         model = load_causal_lm(folder, max_length)
     except InvalidArgument as error:
         raise InvalidArgument(f"field 'model': {error}") from None
     except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise InvalidArgument(f"field 'model': cannot load a decoder from {folder}: {reason}") from None
-    if not getattr(tokenizer, "is_fast", False):
-        raise InvalidArgument(
-            f"field 'model': {folder} has no fast tokenizer; accepted is a folder with tokenizer.json"
-        )
-    largest = max(tokenizer.get_vocab().values())
-    if largest >= form.vocabulary:
-        raise InvalidArgument(
-            f"field 'model': the tokenizer of {folder} has the id {largest}; the model accepts ids below "
-            f"{form.vocabulary}"
-        )
+        raise _unloadable(folder, "model", error) from None
     return DecoderSource(model, tokenizer, form)

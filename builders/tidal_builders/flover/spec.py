@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tidal.flover.form import KeyValueType
 from tidal.flover.manifest import QualityBounds
+from tidal.flover.policies.speculation import MOST_DRAFTED
 from tidal_builders.spec import ModelSpec
 
 # Maximum difference of any logit of the compared tokens, in standard deviations of the source's logits.
@@ -59,6 +60,24 @@ class QualityFields(BaseModel):
         return default.model_copy(update=self.model_dump(exclude_none=True))
 
 
+class DraftFields(BaseModel):
+    """A smaller decoder that drafts tokens, which the decoder checks several at a time."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(
+        min_length=1,
+        description="decoder with the vocabulary of `model`: a Hugging Face id, or a folder as of `model`",
+    )
+    revision: str | None = Field(None, description="branch, tag or commit of a Hugging Face id")
+    precision: Literal["fp32", "bf16", "int8", "int4", "auto"] = Field(
+        "auto",
+        description="weights of its linear layers, which change only how many drafts are accepted; auto: the fastest "
+        "of bf16 and int8 for one generation",
+    )
+    tokens: int = Field(5, ge=1, le=MOST_DRAFTED, description="maximum number of tokens of a draft")
+
+
 class FloverSpec(ModelSpec):
     """A decoder, served by the `flover` backend, which batches its generations in every decode step."""
 
@@ -104,6 +123,11 @@ class FloverSpec(ModelSpec):
         description="largest size of keys and values in memory, in MiB, which all slots share: at least that of one "
         "slot of max_length tokens; default: the free memory at load less a reserve, at most that of full slots; on a "
         "GPU it limits the number of slots",
+    )
+    draft: DraftFields | None = Field(
+        None,
+        description="smaller decoder that drafts tokens where that is measured to pay: `model`, `revision`, "
+        "`precision` and `tokens`; it changes texts by rounding only; it requires the native kernels of a CPU or a GPU",
     )
     tolerance: float | None = Field(
         None,

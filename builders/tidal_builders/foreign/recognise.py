@@ -165,13 +165,14 @@ def recognise(folder: Path) -> Recognised:
     return Recognised(task, architecture, found)
 
 
-def require(folder: Path, accepted: Collection[Task], kind: str) -> Recognised:
+def require(folder: Path, accepted: Collection[Task], kind: str, field: str = "model") -> Recognised:
     """Refuse a source model that a kind of spec does not serve.
 
     Args:
         folder: Folder of the source model.
         accepted: Tasks that the kind serves.
         kind: Kind of the spec, for the error.
+        field: Field of the spec that names the model, for the error.
 
     Returns:
         The recognised model.
@@ -181,7 +182,7 @@ def require(folder: Path, accepted: Collection[Task], kind: str) -> Recognised:
     """
     found = recognise(folder)
     if found.task not in accepted:
-        raise InvalidArgument(f"field 'model': kind '{kind}' cannot serve {folder}: it is {found.sentence()}")
+        raise InvalidArgument(f"field '{field}': kind '{kind}' cannot serve {folder}: it is {found.sentence()}")
     return found
 
 

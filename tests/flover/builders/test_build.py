@@ -140,7 +140,7 @@ def test_an_interrupted_build_is_resumed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("tidal_builders.flover.build.measure_profile", killed)
+        patch.setattr("tidal_builders.flover.stages.measure_profile", killed)
         with pytest.raises(KeyboardInterrupt):
             build()
     assert ModelEntry(tmp_path / "r/writer").versions() == []
@@ -232,7 +232,7 @@ def test_wrong_tokens_fail_the_verification(
 
 
 def test_slots_that_do_not_fit_are_refused(build: Callable[..., FloverReport], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidal_builders.flover.build.available_bytes", lambda _device: 1000)
+    monkeypatch.setattr("tidal_builders.flover.stages.available_bytes", lambda _device: 1000)
     with pytest.raises(InvalidArgument, match=r"3 slots of 128 tokens, one of them full, take [\d,]+ bytes.*1,000"):
         build()
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from logging import Logger
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ import pytest
 from testing.decoders import byte_tokenizer
 from testing.requests import FakeRequest, make_context
 from testing.waiting import until
-from tests.flover.service.runners import EOS, MAX_LENGTH, VOCABULARY, CheapCosts, RandomMoves, ScriptedRunner
+from tests.flover.service.runners import EOS, MAX_LENGTH, VOCABULARY, CheapCosts, FreeCosts, RandomMoves, ScriptedRunner
 from tidal.flover.chat import ChatFormat, ChatTemplate
+from tidal.flover.engine.draft_model import DraftModel
+from tidal.flover.engine.model_drafts import ModelDrafts
 from tidal.flover.engine.runners import PassRunner, SharedRunner
 from tidal.flover.engine.speculation import Speculation
 from tidal.flover.form import DecoderForm
 from tidal.flover.generation import Generation
 from tidal.flover.guided import GuidedGrammars, MaskWorker
-from tidal.flover.policies import FloverScheduler, MemoryBudget, SpeculationPolicy
+from tidal.flover.policies import DraftingPolicy, FloverScheduler, MemoryBudget, SpeculationPolicy
 from tidal.flover.prompts import PromptReader
 from tidal.flover.request_parser import RequestParser
 from tidal.flover.responses import OUTPUTS
@@ -161,6 +164,18 @@ def make_parser(
     return RequestParser(prompts, grammars, MaskWorker(), max_length, 8, eos, TokenTexts(text.tokenizer), memory)
 
 
+def make_speculation(drafter: PassRunner | None, log: Logger) -> Speculation:
+    """Return drafts by prompt lookup, and by a draft model if there is one."""
+    policy = SpeculationPolicy(CheapCosts(), share=1.0)
+    if drafter is None:
+        return Speculation(policy)
+    model = DraftModel(
+        SharedRunner(drafter), max_length=MAX_LENGTH, vocabulary=VOCABULARY, target_vocabulary=VOCABULARY
+    )
+    drafting = DraftingPolicy(policy, FreeCosts())
+    return Speculation(policy, ModelDrafts(model, drafting, most=4, acceptance=0.7, log=log))
+
+
 _models = itertools.count()
 
 
@@ -173,13 +188,29 @@ def running(
     shuffle: bool = True,
     reuse_prefixes: bool = True,
     speculates: bool = False,
+    drafter: PassRunner | None = None,
     random_moves: bool = False,
     max_length: int = MAX_LENGTH,
     prefill_share: float = 1.0,
     base: DecoderBase = BASE,
     task_bytes: int = 1 << 20,
 ) -> Iterator[RunningService]:
-    """Run a service over a runner; at the end, check that each request was answered once and all slots are free."""
+    """Run a service over a runner; at the end, check that each request was answered once and all slots are free.
+
+    Args:
+        folder: Folder of the tokenizer and the tasks.
+        decoder: Runner of the model.
+        tokenizer: File of the tokenizer; None: one of bytes.
+        shuffle: As of `FloverService`.
+        reuse_prefixes: As of `FloverService`.
+        speculates: Whether there are drafts.
+        drafter: Runner of a draft model, whose passes are predicted to take next to no time.
+        random_moves: Whether slots are moved at random before each step.
+        max_length: Number of tokens of a slot.
+        prefill_share: As of `FloverScheduler`.
+        base: Base of tasks.
+        task_bytes: Largest size of tasks in memory.
+    """
     decoder = ScriptedRunner() if decoder is None else decoder
     file = write_tokenizer(folder) if tokenizer is None else tokenizer
     metrics, opened, shared = Metrics("flover"), list[FakePrompt](), SharedRunner(decoder)
@@ -197,7 +228,7 @@ def running(
             parser = make_parser(file, max_length, decoder.slots, memory=memory)
             return FloverService(
                 context, parser, library, scheduler, shared, shuffle=shuffle, reuse_prefixes=reuse_prefixes,
-                speculation=Speculation(SpeculationPolicy(CheapCosts(), share=1.0)) if speculates else None,
+                speculation=make_speculation(drafter, context.log) if speculates else None,
                 max_delay_s=0.02,
             )  # fmt: skip
 

@@ -23,7 +23,7 @@ from tests.flover.service.runners import MAX_LENGTH, ScriptedMixedRunner, delay_
 from tests.flover.service.running import FakePrompt, RunningService, running
 from tests.flover.service.test_tasks import put
 from tidal.errors import Cancelled, Internal
-from tidal.flover.engine.speculation import PromptLookup
+from tidal.flover.engine.lookup import PromptLookup
 
 
 class Repeating(ScriptedMixedRunner):

@@ -60,7 +60,8 @@ class FloverEngine:
         self._log = log
         self._shuffle = shuffle
         self._speculation = speculation if runner.runs_mixed else None
-        self._records = EngineRecords(metrics, scheduler, self._slots, self._runner.memory)
+        drafting = () if self._speculation is None else self._speculation.memory
+        self._records = EngineRecords(metrics, scheduler, self._slots, [self._runner.memory, *drafting])
 
     @property
     def idle(self) -> bool:
@@ -91,10 +92,7 @@ class FloverEngine:
         if not self._run_mixed(chunks):
             for chunk in chunks:
                 self._prefill(chunk)
-            if self._slots.running:
-                self._decode()
-            else:
-                self._records.paused()
+            self._decode()
         self._records.set_gauges()
         generations = list(self._scheduler)
         self._records.progressed(generations, now)
@@ -118,6 +116,8 @@ class FloverEngine:
             self._slots.forget(repaired)
             self._metrics.repaired.inc(len(repaired))
             self._log.error("cleared slots %s, which held NaN or infinite values", repaired)
+        if self._speculation is not None:
+            self._metrics.repaired.inc(self._speculation.repair())
 
     def _refuse(self, generation: Generation, now: float) -> None:
         self._metrics.ended(generation, "late")
@@ -155,6 +155,9 @@ class FloverEngine:
             self._start_running(chunk.item, logits[None])
 
     def _decode(self) -> None:
+        if not self._slots.running:
+            self._records.paused()
+            return
         if not self._compact():
             return
         if self._speculation is not None and self._check_drafts(self._speculation):
@@ -176,18 +179,14 @@ class FloverEngine:
             self._speculation.passed(seconds)
 
     def _check_drafts(self, speculation: Speculation) -> bool:
-        """Decode the running slots and check drafts of their next tokens in one pass.
-
-        Returns:
-            False if nothing was run: there are no drafts, their memory exceeds the budget, or the pass failed.
-        """
-        drafts = speculation.select(self._slots.running_generations) if speculation.due() else {}
-        if not drafts:
-            return False
-        if not self._scheduler.fits_drafts(drafts):
-            speculation.drop()
+        """Decode the running slots and check drafts of their next tokens in one pass; False if nothing was run."""
+        if not speculation.due():
             return False
         began = time.monotonic()
+        drafts = speculation.select(self._slots.running_generations, self._scheduler.fits_drafts)
+        self._metrics.drafting.inc(drafting := time.monotonic() - began)
+        if not drafts:
+            return False
         batch = self._slots.draft_batch(drafts)
         try:
             with self._runner.use() as runner:
@@ -197,7 +196,8 @@ class FloverEngine:
             speculation.drop()
             return False
         self._append(batch.owners, logits, drafts)
-        self._metrics.drafted(*speculation.passed(self._records.decoded(batch.owners, len(batch.owners), began)))
+        seconds = self._records.decoded(batch.owners, len(batch.owners), began)
+        self._metrics.drafted(speculation.passed(seconds - drafting))
         return True
 
     def _run_mixed(self, chunks: Sequence[Chunk]) -> bool:

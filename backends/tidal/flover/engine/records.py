@@ -23,18 +23,18 @@ class EngineRecords:
         metrics: Metrics of the model.
         scheduler: Scheduler of the engine.
         slots: Slots of the engine.
-        memory: Memory committed to them.
+        memories: Memory committed to them, and to those of a draft model.
     """
 
     def __init__(
         self, metrics: FloverMetrics, scheduler: FloverScheduler[Generation], slots: GenerationSlots,
-        memory: CommittedMemory,
+        memories: Sequence[CommittedMemory],
     ) -> None:  # fmt: skip
         self._metrics = metrics
         self._scheduler = scheduler
         self._slots = slots
-        self._memory = memory
-        metrics.budget.set(memory.budget)
+        self._memories = memories
+        metrics.budget.set(sum(memory.budget for memory in memories))
         self._last_decode_at: float | None = None  # None: the last iteration had no decode step
         self._progress_at = 0.0
 
@@ -112,4 +112,4 @@ class EngineRecords:
         self._metrics.running.set(self._scheduler.running)
         self._metrics.running_slots.set(self._slots.running)
         self._metrics.allocated.set(self._slots.allocated)
-        self._metrics.committed.set(self._memory.bytes)
+        self._metrics.committed.set(sum(memory.bytes for memory in self._memories))

@@ -2,6 +2,7 @@
 
 from tidal.flover.policies.budget import MemoryBudget
 from tidal.flover.policies.costs import PassCosts, ProfiledCosts
+from tidal.flover.policies.drafting import DraftingPolicy
 from tidal.flover.policies.prefixes import Prefixes
 from tidal.flover.policies.scheduler import FloverScheduler
 from tidal.flover.policies.speculation import Draft, DraftAcceptance, SpeculationPolicy
@@ -11,6 +12,7 @@ __all__ = [
     "Admission",
     "Draft",
     "DraftAcceptance",
+    "DraftingPolicy",
     "FloverScheduler",
     "MemoryBudget",
     "PassCosts",

@@ -14,6 +14,12 @@ from tidal.profiles import LatencyProfile
 Floats = npt.NDArray[np.float64]
 # Tokens whose pass takes at most 1.5 times as long as that of one token.
 _SMALL_CHUNK = 16
+# Weight of the newest pass in the ratio of measured to predicted duration, and the limits of a ratio: a pass that other
+# work delayed shows nothing.
+_PACE_WEIGHT = 1 / 16
+_PACES = 0.5, 2.0
+# Weight with which a ratio above 1 returns to 1 at each pass of another kind: passes that took long are tried again.
+_RETURN_WEIGHT = 1 / 512
 
 
 class PassCosts(Protocol):
@@ -27,6 +33,32 @@ class PassCosts(Protocol):
 
     def chunk_seconds(self, start: int, end: int) -> float:
         """Time that prefilling these tokens adds to an iteration with a decode step."""
+
+
+class Pace:
+    """Recent ratio of measured to predicted durations of one kind of pass.
+
+    Attributes:
+        ratio: The ratio.
+    """
+
+    def __init__(self) -> None:
+        self.ratio = 1.0
+
+    def observe(self, seconds: float, predicted: float) -> None:
+        """Record a pass.
+
+        Args:
+            seconds: Its duration.
+            predicted: Duration that was predicted with the ratio so far.
+        """
+        least, most = _PACES
+        self.ratio += (min(max(seconds * self.ratio / predicted, least), most) - self.ratio) * _PACE_WEIGHT
+
+    def settle(self) -> None:
+        """Record a pass of another kind."""
+        if self.ratio > 1.0:
+            self.ratio += (1.0 - self.ratio) * _RETURN_WEIGHT
 
 
 class ProfiledCosts:

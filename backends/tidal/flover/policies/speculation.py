@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tidal.flover.policies.costs import PassCosts
+from tidal.flover.policies.costs import Pace, PassCosts
 
 #: Most tokens of a draft: with the last token they are the rows of one matrix tile.
 MOST_DRAFTED = 15
@@ -22,12 +22,6 @@ _LEAST_GAIN = 1.02
 _ACCEPTANCE_WEIGHT = 1 / 8
 _PRIOR_WEIGHT = 1 / 64
 _FIRST_PRIOR = 0.25
-# Weight of the newest pass in the ratio of measured to predicted duration, and the limits of a ratio: a pass that other
-# work delayed shows nothing.
-_PACE_WEIGHT = 1 / 16
-_PACES = 0.5, 2.0
-# Weight with which the ratio of passes with drafts returns from above 1 at each pass without any: they are tried again.
-_RETURN_WEIGHT = 1 / 512
 
 
 class Draft(NamedTuple):
@@ -73,7 +67,8 @@ class SpeculationPolicy:
 
     By the acceptance `a` of a generation, its draft of `k` tokens adds `a + a² + … + a^k` expected tokens. A pass with
     drafts takes the duration of the decode step and that of a chunk of as many tokens as are drafted, times the recent
-    ratio of measured to predicted durations of such passes. So drafts end by themselves where they do not pay.
+    ratio of measured to predicted durations of such passes, and the time of drafting. So drafts end by themselves where
+    they do not pay.
 
     Args:
         costs: Durations of passes.
@@ -87,7 +82,7 @@ class SpeculationPolicy:
     def __init__(self, costs: PassCosts, *, share: float, most_rows: int = MOST_DRAFT_ROWS) -> None:
         self.prior = DraftAcceptance(_FIRST_PRIOR, _PRIOR_WEIGHT)
         self._costs, self._share, self._most_rows = costs, share, most_rows
-        self._step_pace = self._draft_pace = 1.0
+        self._step_pace, self._draft_pace = Pace(), Pace()
 
     def least_acceptance(self, running: int, tokens: int) -> float:
         """DraftAcceptance below which no draft pays; above 1 if none does.
@@ -96,54 +91,70 @@ class SpeculationPolicy:
             running: Number of sequences that run.
             tokens: Mean number of tokens that they hold.
         """
-        step = self._step(running, tokens)
+        step = self.step(running, tokens)
         return min(
             running * (self._with_drafts(running, tokens, count) / step - 1) / count for count in (1, MOST_DRAFTED)
         )
 
-    def select(self, drafts: Sequence[Draft], running: int, tokens: int) -> list[int]:
+    def select(self, drafts: Sequence[Draft], running: int, tokens: int, spent: float = 0.0) -> list[int]:
         """Return the number of tokens to check of each draft.
 
         Args:
             drafts: Drafts of generations that run.
             running: Number of sequences that run.
             tokens: Mean number of tokens that they hold.
+            spent: Time that drafting has taken, in seconds.
         """
         counts = [0] * len(drafts)
+        for number in self.best(drafts, running, tokens, spent, self.step(running, tokens) + spent)[0]:
+            counts[number] += 1
+        return counts
+
+    def seconds_beside(self, running: int, tokens: int) -> float:
+        """Bound on the time that drafts add to a step, in seconds."""
+        return self._share * self.step(running, tokens)
+
+    def step(self, running: int, tokens: int) -> float:
+        """Duration of a step without drafts, in seconds."""
+        return self._costs.decode_seconds(running, tokens) * self._step_pace.ratio
+
+    def best(
+        self, drafts: Sequence[Draft], running: int, tokens: int, spent: float, plain: float
+    ) -> tuple[list[int], float]:
+        """Return the number of the draft of each token to check, and the tokens per second with these.
+
+        Args:
+            drafts: Drafts of generations that run.
+            running: Number of sequences that run.
+            tokens: Mean number of tokens that they hold.
+            spent: Time that drafting takes, in seconds, which counts for the bound, too.
+            plain: Duration of the pass if it checks none, in seconds.
+        """
         gains = [
             (draft.acceptance**position, number)
             for number, draft in enumerate(drafts)
             for position in range(1, min(draft.length, MOST_DRAFTED) + 1)
         ]
         gains.sort(key=lambda gain: -gain[0])
-        step = self._step(running, tokens)
-        best, best_rate, expected = 0, running / step * _LEAST_GAIN, float(running)
+        bound = self.step(running, tokens) + self.seconds_beside(running, tokens) - spent
+        best, best_rate, expected = 0, running / plain * _LEAST_GAIN, float(running)
         for rows, (gain, _) in enumerate(gains[: self._most_rows], 1):
             seconds = self._with_drafts(running, tokens, rows)
-            if seconds > (1 + self._share) * step:
+            if seconds > bound:
                 break
             expected += gain
-            if expected / seconds > best_rate:
-                best, best_rate = rows, expected / seconds
-        for _, number in gains[:best]:
-            counts[number] += 1
-        return counts
+            if expected / (spent + seconds) > best_rate:
+                best, best_rate = rows, expected / (spent + seconds)
+        return [number for _, number in gains[:best]], best_rate
 
     def measured(self, running: int, tokens: int, drafted: int, seconds: float) -> None:
         """Record the duration of a pass with `drafted` tokens of drafts, in seconds."""
-        least, most = _PACES
         if drafted:
-            ratio = seconds * self._draft_pace / self._with_drafts(running, tokens, drafted)
-            self._draft_pace += (min(max(ratio, least), most) - self._draft_pace) * _PACE_WEIGHT
+            self._draft_pace.observe(seconds, self._with_drafts(running, tokens, drafted))
             return
-        ratio = seconds * self._step_pace / self._step(running, tokens)
-        self._step_pace += (min(max(ratio, least), most) - self._step_pace) * _PACE_WEIGHT
-        if self._draft_pace > 1.0:
-            self._draft_pace += (1.0 - self._draft_pace) * _RETURN_WEIGHT
-
-    def _step(self, running: int, tokens: int) -> float:
-        return self._costs.decode_seconds(running, tokens) * self._step_pace
+        self._step_pace.observe(seconds, self.step(running, tokens))
+        self._draft_pace.settle()
 
     def _with_drafts(self, running: int, tokens: int, rows: int) -> float:
-        added = self._costs.chunk_seconds(tokens, tokens + rows)
-        return (self._step(running, tokens) + added) * self._draft_pace
+        step, added = self.step(running, tokens), self._costs.chunk_seconds(tokens, tokens + rows)
+        return max(step, (step + added) * self._draft_pace.ratio)

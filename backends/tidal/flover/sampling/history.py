@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,6 +37,12 @@ class TokenHistory:
     def counts(self) -> FloatArray:
         """Number of times that each of `ids` occurs in the text, [tokens]."""
         return self._counts[: len(self._index)]
+
+    def copy(self) -> TokenHistory:
+        """Return a history to which other tokens can be added."""
+        other = copy.copy(self)
+        other._index, other._ids, other._counts = self._index.copy(), self._ids.copy(), self._counts.copy()
+        return other
 
     def add(self, token: int) -> None:
         """Add a token of the text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
@@ -123,6 +124,18 @@ class Sampler:
     def adjusts(self) -> bool:
         """Whether the next token is selected by other scores than the logits."""
         return self._adjusts or self._generated < self._no_end
+
+    def for_drafts(self) -> Sampler:
+        """Return a copy with the same random numbers to come, and without the constraint, which leaves this one alone.
+
+        From another model's logits it selects the token that this sampler is the most likely to select.
+        """
+        other = copy.copy(self)
+        other._random = copy.deepcopy(self._random)
+        other.history = None if self.history is None else self.history.copy()
+        other.constraint = None
+        other._adjusts = self.bias is not None or self.history is not None
+        return other
 
     def draw(self) -> float:
         """Return the next random number in [0, 1)."""
