@@ -102,6 +102,20 @@ def write_decoder(folder: Path, family: str = "gpt2", seed: int = 0, **fields: A
     return folder
 
 
+def write_deepened(folder: Path, layers: int = 8) -> Path:
+    """Write the decoder of `write_decoder` with more layers, which add nothing: it computes the same in more time."""
+    write_decoder(folder)
+    model, deep = tiny_model("gpt2"), tiny_model("gpt2", n_layer=layers)
+    with torch.no_grad():
+        for layer in deep.transformer.h:
+            for projection in (layer.attn.c_proj, layer.mlp.c_proj):
+                projection.weight.zero_()
+                projection.bias.zero_()
+    deep.load_state_dict(model.state_dict(), strict=False)
+    deep.save_pretrained(folder)
+    return folder
+
+
 def built_decoder(temporary: pytest.TempPathFactory) -> Path:
     """Return a repository, not to be changed, with the decoder `writer` of the family gpt2 with four slots."""
 

@@ -42,7 +42,7 @@ _LENGTH = 512
 _LOOP, _LOOPS = 29, 8
 # Mean probability of a loop's next token in texts that leave it now and then.
 _STAYS = 0.8
-_WRITER = Path(__file__).parents[2] / "demo/writer"
+WRITER = Path(__file__).parents[2] / "demo/writer"
 # A passage that asks for a repetition of its words, as summaries, edits and answers from a context do.
 _PASSAGE = "Tidal serves transformers with Triton. A model repository has a folder for each model. "
 
@@ -86,10 +86,22 @@ class Outcome:
         return [without / drafted for without, drafted in zip(*self.seconds.values(), strict=True)]
 
 
-def measure(runner: FloverRunner, costs: PassCosts, case: Case, streams: int, rounds: int) -> Outcome:
-    """Generate the texts of a case in alternation without and with drafts."""
+def measure(
+    runner: FloverRunner, costs: PassCosts, case: Case, streams: int, rounds: int,
+    speculation: Speculation | None = None,
+) -> Outcome:  # fmt: skip
+    """Generate the texts of a case in alternation without and with drafts.
+
+    Args:
+        runner: Runner of the decoder.
+        costs: Durations of its passes.
+        case: Prompts and how to generate.
+        streams: Number of prompts.
+        rounds: Number of rounds.
+        speculation: Drafts; None: by prompt lookup.
+    """
     found, texts = Outcome(), dict[bool, list[list[int]]]()
-    speculation = Speculation(SpeculationPolicy(costs, share=1.0))
+    speculation = speculation or Speculation(SpeculationPolicy(costs, share=1.0))
     for number in range(rounds):
         for drafted in (False, True) if number % 2 == 0 else (True, False):
             engine = TimedEngine(runner, costs, reuse=False, speculation=speculation if drafted else None)
@@ -163,18 +175,18 @@ def changing_cases(runner: FloverRunner, vocabulary: int, tokens: int) -> list[C
 
 def trained_writer() -> tuple[DecoderForm, DecoderWeights]:
     """Return the demo's writer."""
-    config = AutoConfig.from_pretrained(_WRITER)
+    config = AutoConfig.from_pretrained(WRITER)
     form = form_of(config)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "weights.safetensors"
         tied = bool(config.tie_word_embeddings)
-        write_weights(SourceTensors(_WRITER, form.family), form, file, "bf16", 64, tied=tied)
+        write_weights(SourceTensors(WRITER, form.family), form, file, "bf16", 64, tied=tied)
         return form, load_weights(file, form)
 
 
 def writer_cases(_runner: FloverRunner, _vocabulary: int, tokens: int) -> list[Case]:
     """Return the cases of the trained writer: greedy and sampled texts behind a passage."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(_WRITER)
+    tokenizer: Any = AutoTokenizer.from_pretrained(WRITER)
     prompts = [tokenizer(f"{_PASSAGE * 2}{number}. ")["input_ids"] for number in range(max(STREAMS))]
     goals = dict.fromkeys(STREAMS, 0.97)
     return [

@@ -194,6 +194,37 @@ def test_end_tokens_wait_for_the_least_number_of_tokens() -> None:
     assert [int(sample_tokens(scores, [one])[0]) for _ in range(4)] == [40, 40, 40, 8]
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=0),
+        SamplingParams(temperature=1.2, top_p=0.8, seed=1),
+        SamplingParams(temperature=0.9, top_k=9, repetition_penalty=1.4, min_tokens=2),
+        SamplingParams(temperature=1.0, frequency_penalty=0.5, logit_bias=((3, 2.0),), min_p=0.01),
+    ],
+)
+def test_a_copy_for_drafts_selects_the_tokens_to_come(params: SamplingParams) -> None:
+    """And leaves the sampler, its history and its constraint alone."""
+
+    class Counting:
+        problem = None
+        tokens = 0
+
+        def allowed(self) -> np.ndarray:
+            return np.ones(50, np.bool_)
+
+        def advance(self, token: int) -> None:
+            self.tokens += 1
+
+    logits, constraint = np.random.default_rng(0).normal(size=(12, 50)).astype(np.float32), Counting()
+    sampler = Sampler(params, np.array([1, 2, 1]), (7,), constraint)
+    sample_tokens(logits[:1], [sampler])
+    drafted = [int(sample_tokens(row[None], [copy])[0]) for copy in [sampler.for_drafts()] for row in logits[1:]]
+    assert constraint.tokens == 1
+    assert [int(sample_tokens(row[None], [sampler])[0]) for row in logits[1:]] == drafted
+    assert constraint.tokens == 12
+
+
 def test_sampling_repeats_with_a_seed_only() -> None:
     rows = logits(1, 2, scale=0.1)
 

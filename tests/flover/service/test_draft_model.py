@@ -184,14 +184,14 @@ def test_lookup_drafts_where_it_is_accepted_more_often(tmp_path: Path) -> None:
         assert service.metric("accepted_draft_tokens_total", source="model") == 0
 
 
-def test_the_latest_turn_of_a_chat_is_seen_once(tmp_path: Path) -> None:
-    """Prompts that begin with an earlier prompt and its text start from the slot that has seen them."""
+def test_the_latest_turn_of_a_chat_is_prefilled_once(tmp_path: Path) -> None:
+    """Prompts that begin with an earlier prompt and its text start from the slot that holds them."""
     with running(tmp_path, Peaked(2), speculates=True, drafter=(drafter := Drafter(2, wrong=10**9))) as service:
         prompt = list(range(20))
         prompt += generate(service, prompt, max_tokens=20, ignore_eos=True)
-        seen = sum(end - start for _, chunks in drafter.passes for start, end in chunks)
+        before = sum(end - start for _, chunks in drafter.passes for start, end in chunks)
         generate(service, [*prompt, 5, 6], max_tokens=10, ignore_eos=True)
-        assert sum(end - start for _, chunks in drafter.passes for start, end in chunks) - seen < 15
+        assert sum(end - start for _, chunks in drafter.passes for start, end in chunks) - before < 15
 
 
 def test_a_failed_pass_of_the_draft_model_harms_no_text(tmp_path: Path) -> None:

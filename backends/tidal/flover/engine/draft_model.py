@@ -27,7 +27,7 @@ class _Fed:
         generation: The generation.
         slot: Its slot.
         start: Number of its tokens that the slot holds.
-        ids: Tokens to see, at least one.
+        ids: Tokens to prefill, at least one.
         depth: Number of tokens to draft.
         sampler: Sampler of the draft; None without one.
         draft: Tokens drafted so far.
@@ -80,9 +80,9 @@ class DraftModel:
         self._slots.follow(running)
         self._unknown.intersection_update(running)
 
-    def unseen(self, generation: Generation) -> int:
-        """Number of tokens of a generation that the model has not seen, its latest one included."""
-        return generation.prompt_tokens + len(generation.tokens) - self._slots.seen(generation)
+    def uncached(self, generation: Generation) -> int:
+        """Number of tokens of a generation that the model has no keys and values of, its latest one included."""
+        return generation.prompt_tokens + len(generation.tokens) - self._slots.cached(generation)
 
     def room(self, generation: Generation) -> int:
         """Most tokens that it can draft for a generation."""
@@ -93,10 +93,10 @@ class DraftModel:
         return max(0, min(room, generation.max_tokens - len(generation.tokens) - 1))
 
     def draft(self, wanted: Mapping[Generation, Drafting]) -> dict[Generation, list[int]]:
-        """See tokens of generations, and draft; one pass for each token of the longest draft.
+        """Prefill tokens of generations, and draft; one pass for each token of the longest draft.
 
         Args:
-            wanted: What to do for each generation.
+            wanted: Tokens to prefill and to draft, by generation.
 
         Returns:
             Drafts of the generations that have one; not of those for which no slot or memory is left.
@@ -130,7 +130,7 @@ class DraftModel:
         for generation, (tokens, depth) in wanted.items():
             if not self._slots.has(generation) and not self._allocate(runner, generation, writes):
                 continue
-            start, slot = self._slots.seen(generation), self._slots.slot(generation)
+            start, slot = self._slots.cached(generation), self._slots.slot(generation)
             length = generation.prompt_tokens + len(generation.tokens)
             ids = sequence(generation, start, min(start + tokens, length))
             if max(ids) >= self._vocabulary:  # its embedding does not exist
@@ -163,7 +163,7 @@ class DraftModel:
         return fits
 
     def _run(self, runner: PassRunner, fed: Sequence[_Fed]) -> None:
-        """See the tokens in one pass, and draft."""
+        """Prefill the tokens in one pass, and draft."""
         # Rows that are decoded together are faster than chunks of one token where kernels are those of torch.
         rows = [each for each in fed if each.depth and len(each.ids) == 1]
         chunks = [each for each in fed if each not in rows]

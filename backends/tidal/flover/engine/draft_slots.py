@@ -64,7 +64,7 @@ class DraftSlots:
         """Slot of a generation that has one."""
         return self._of[generation]
 
-    def seen(self, generation: Generation) -> int:
+    def cached(self, generation: Generation) -> int:
         """Number of tokens of a generation, without its latest one, that its slot holds; 0 without a slot."""
         number = self._of.get(generation)
         if number is None:

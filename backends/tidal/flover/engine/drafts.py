@@ -19,7 +19,7 @@ class PassDraft:
 
     Attributes:
         generation: The generation.
-        source: What drafted them.
+        source: Prompt lookup or a draft model.
         tokens: Token ids, at least one.
         acceptances: Estimates of the probability that a token is accepted; the first is the generation's own.
         before: Number of tokens that the generation had.
@@ -61,7 +61,7 @@ class CheckedDrafts(NamedTuple):
     """Outcome of a pass.
 
     Attributes:
-        source: What drafted the tokens.
+        source: Prompt lookup or a draft model.
         checked: Number of drafted tokens that the pass checked.
         gained: Number of tokens gained by them.
     """

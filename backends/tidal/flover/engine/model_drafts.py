@@ -103,6 +103,6 @@ class ModelDrafts:
         return Candidate(
             Draft(most, acceptance.mean),
             None if lookup is None else lookup.draft,
-            self.model.unseen(generation),
+            self.model.uncached(generation),
             generation.max_tokens - len(generation.tokens),
         )

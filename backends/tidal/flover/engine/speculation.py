@@ -86,7 +86,7 @@ class Speculation:
             seconds: Duration of the pass, with sampling and without drafting.
 
         Returns:
-            What it has checked, by source.
+            Checked drafts, by source.
         """
         if self._load is None:
             return []
