@@ -30,7 +30,6 @@ from benchmarks.flover.speculation import STREAMS, WRITER, Case, measure, random
 from benchmarks.report import Claim, Report, progress
 from tidal.flover.architectures import form_of
 from tidal.flover.engine.draft_model import DraftModel
-from tidal.flover.engine.drafts import CheckedDrafts
 from tidal.flover.engine.model_drafts import ModelDrafts
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.engine.speculation import Speculation
@@ -40,6 +39,7 @@ from tidal.flover.models.weights import Affine, DecoderWeights, Dense, LayerWeig
 from tidal.flover.models.weights_file import load_weights
 from tidal.flover.native.tuning import measure_kernels
 from tidal.flover.policies import DraftingPolicy, ProfiledCosts, SpeculationPolicy
+from tidal.flover.policies.speculation import CheckedDrafts
 from tidal.flover.runner import FloverRunner
 from tidal_builders.flover.converting import SourceTensors, write_weights
 from tidal_builders.flover.profiling import measure_profile

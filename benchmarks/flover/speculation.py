@@ -62,7 +62,7 @@ class Case:
     name: str
     prompts: Sequence[Sequence[int]]
     tokens: int
-    params: SamplingParams = field(default_factory=SamplingParams)
+    params: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0))
     goal: dict[int, float] = field(default_factory=dict)
 
 

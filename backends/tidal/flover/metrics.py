@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-from tidal.flover.engine.drafts import CheckedDrafts, DraftSource
 from tidal.flover.generation import Generation
+from tidal.flover.policies.speculation import CheckedDrafts, DraftSource
 from tidal.flover.responses import FinishReason
 from tidal.metrics import Metrics
 from tidal.tasks.metrics import IntakeMetrics

@@ -75,9 +75,9 @@ def test_no_other_depth_generates_more_tokens_per_second(
         return
     rates = best_rate(costs, own, models, lookups, running)
     depth = max((each.depth for each in plan.draftings.values()), default=0)
-    if max(rates) > rates[0] * 1.0201:
+    if max(rates) > rates[0] * 1.0201 * 1.04:
         assert rates[depth] == pytest.approx(max(rates))
-    if max(rates) < rates[0] * 1.0001:
+    if max(rates) < rates[0] * 1.0399:
         assert depth == 0
     for index, each in plan.draftings.items():
         assert each == Drafting(1, min(depth, models[index].length))

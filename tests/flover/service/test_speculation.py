@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,11 +19,14 @@ from hypothesis import strategies as st
 from testing.decoders import FAMILIES, POSITIONS, tiny_model, tiny_runner
 from testing.waiting import until
 from tests.flover.generating import generated_by_transformers
-from tests.flover.service.runners import MAX_LENGTH, ScriptedMixedRunner, delay_pass, logits_of
+from tests.flover.service.runners import MAX_LENGTH, CheapCosts, ScriptedMixedRunner, delay_pass, logits_of
 from tests.flover.service.running import FakePrompt, RunningService, running
 from tests.flover.service.test_tasks import put
 from tidal.errors import Cancelled, Internal
 from tidal.flover.engine.lookup import PromptLookup
+from tidal.flover.engine.speculation import Speculation
+from tidal.flover.policies import SpeculationPolicy
+from tidal.flover.sampling import Sampler, SamplingParams
 
 
 class Repeating(ScriptedMixedRunner):
@@ -159,6 +162,29 @@ def test_a_text_ends_at_its_last_token_within_a_draft(tmp_path: Path) -> None:
         assert generate(service, [1, 2, 3], **stop) == stopped
     assert decoder.drafted > 0
     assert decoder.memory.shape[1] == MAX_LENGTH
+
+
+def test_a_text_may_end_while_its_draft_is_not_checked() -> None:
+    """And its draft was right, so that it would be looked up again."""
+
+    class Text:
+        task, slots, max_tokens, prompt_tokens = None, 1, 50, 4
+
+        def __init__(self) -> None:
+            self.prompt_ids = np.array([1, 2, 1, 2])
+            self.tokens = [1]
+            self.method = Sampler(SamplingParams(temperature=0), self.prompt_ids)
+
+        def held_tokens(self, number: int) -> int:
+            return 4
+
+    policy, text = SpeculationPolicy(CheapCosts(), share=1e-6), Text()
+    speculation, running_texts = Speculation(policy), cast(Any, [text])
+    assert speculation.due()
+    assert speculation.select(running_texts, lambda _: True) == {}
+    text.tokens.append(2)
+    speculation.forget(running_texts[0])
+    assert speculation.passed(0.001) == []
 
 
 def test_prompts_reuse_what_drafted_passes_left_in_slots(tmp_path: Path) -> None:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
 from tidal.flover.generation import Generation
-from tidal.flover.policies.speculation import Draft, DraftAcceptance
-
-#: What drafts tokens: prompt lookup or a draft model.
-DraftSource = Literal["lookup", "model"]
+from tidal.flover.policies.speculation import Draft, DraftAcceptance, DraftSource
 
 
 @dataclass(slots=True)
@@ -55,20 +51,6 @@ class PassDraft:
         for acceptance in self.acceptances:
             acceptance.observe(alike, alike < compared)
         return alike, max(len(new) - 1, 0) if self.checked else 0
-
-
-class CheckedDrafts(NamedTuple):
-    """Outcome of a pass.
-
-    Attributes:
-        source: Prompt lookup or a draft model.
-        checked: Number of drafted tokens that the pass checked.
-        gained: Number of tokens gained by them.
-    """
-
-    source: DraftSource
-    checked: int
-    gained: int
 
 
 def _count_alike(draft: Sequence[int], tokens: Sequence[int]) -> int:

@@ -112,9 +112,9 @@ class LookupDrafts:
         return found, next_at
 
     def retry(self, generation: Generation, number: int) -> None:
-        """Look a generation up for a pass, whose drafts may pay again."""
-        known = self._known[generation]
-        known.rest, known.next_at = 0, number
+        """Look a generation up for a pass, whose drafts may pay again, unless it has ended."""
+        if (known := self._known.get(generation)) is not None:
+            known.rest, known.next_at = 0, number
 
     def forget(self, generation: Generation) -> None:
         """Forget a generation that has ended."""

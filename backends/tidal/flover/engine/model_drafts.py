@@ -15,6 +15,8 @@ from tidal.flover.sampling import Sampler
 
 # Weight of the newest draft in the mean acceptance of all generations.
 _PRIOR_WEIGHT = 1 / 32
+# Number of passes after which it is decided again where drafts do not pay, as that takes a share of a short pass.
+_UNPAID_PASSES = 16
 # Number of passes without the model after one of its passes has failed.
 _REST_PASSES = 512
 
@@ -38,7 +40,7 @@ class ModelDrafts:
         self._policy, self._most = policy, most
         self._prior = DraftAcceptance(acceptance, _PRIOR_WEIGHT)
         self._acceptance: dict[Generation, DraftAcceptance] = {}
-        self._next_at = 0  # number of the first pass after a failure
+        self._next_at = 0  # number of the pass before which it is decided again
 
     def draft(
         self, running: Sequence[Generation], lookups: Mapping[Generation, PassDraft], load: tuple[int, int],
@@ -66,6 +68,7 @@ class ModelDrafts:
         wanted = {generations[index]: drafting for index, drafting in plan.draftings.items()}
         if not wanted or not fits({each: [0] * drafting.depth for each, drafting in wanted.items()}):
             self._policy.rested()
+            self._next_at = number + _UNPAID_PASSES
             return [], 0.0
         began = time.monotonic()
         try:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidal.flover.engine.drafts import CheckedDrafts, DraftSource, PassDraft
+from tidal.flover.engine.drafts import PassDraft
 from tidal.flover.engine.lookup import MOST_RESTED, LookupDrafts
 from tidal.flover.engine.model_drafts import FitsDrafts, ModelDrafts
 from tidal.flover.generation import Generation
 from tidal.flover.policies.committed import CommittedMemory
-from tidal.flover.policies.speculation import SpeculationPolicy
+from tidal.flover.policies.speculation import CheckedDrafts, DraftSource, SpeculationPolicy
 
 
 class Speculation:

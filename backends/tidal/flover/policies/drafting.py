@@ -13,6 +13,8 @@ from typing import NamedTuple
 from tidal.flover.policies.costs import Pace, PassCosts
 from tidal.flover.policies.speculation import Draft, SpeculationPolicy
 
+# Least gain in tokens per second over the passes without a draft model: deciding and sampling take time, too.
+_LEAST_GAIN = 1.04
 # Most uncached tokens, the latest one included, of a generation that can be drafted for in the next pass.
 _NEAR = 16
 # A generation that has more is prefilled if that takes at most this share of the time that its drafts are to save.
@@ -147,7 +149,8 @@ class DraftingPolicy:
         """Number of tokens to draft for chosen candidates; 0 if that does not pay."""
         step = self._checking.step(running, tokens)
         lookups = {index: each.lookup for index, each in enumerate(candidates) if each.lookup is not None}
-        found, best_rate = 0, self._checking.best([*others, *lookups.values()], running, tokens, 0.0, step)[1]
+        without = self._checking.best([*others, *lookups.values()], running, tokens, 0.0, step)[1]
+        found, best_rate = 0, without * _LEAST_GAIN
         beside = [lookup for index, lookup in lookups.items() if index not in chosen]
         drafts = [candidates[index].draft for index in chosen]
         # Those that are far behind are prefilled once: `_pays` has weighed that.

@@ -8,7 +8,7 @@ and do not pay once many generations share it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tidal.flover.policies.costs import Pace, PassCosts
 
@@ -22,6 +22,24 @@ _LEAST_GAIN = 1.02
 _ACCEPTANCE_WEIGHT = 1 / 8
 _PRIOR_WEIGHT = 1 / 64
 _FIRST_PRIOR = 0.25
+
+
+#: Origin of drafted tokens: prompt lookup or a draft model.
+DraftSource = Literal["lookup", "model"]
+
+
+class CheckedDrafts(NamedTuple):
+    """Outcome of a pass.
+
+    Attributes:
+        source: Prompt lookup or a draft model.
+        checked: Number of drafted tokens that the pass checked.
+        gained: Number of tokens gained by them.
+    """
+
+    source: DraftSource
+    checked: int
+    gained: int
 
 
 class Draft(NamedTuple):
