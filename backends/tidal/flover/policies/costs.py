@@ -55,7 +55,7 @@ class Pace:
         least, most = _PACES
         self.ratio += (min(max(seconds * self.ratio / predicted, least), most) - self.ratio) * _PACE_WEIGHT
 
-    def settle(self) -> None:
+    def relax(self) -> None:
         """Record a pass of another kind."""
         if self.ratio > 1.0:
             self.ratio += (1.0 - self.ratio) * _RETURN_WEIGHT

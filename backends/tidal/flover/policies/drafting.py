@@ -116,7 +116,7 @@ class DraftingPolicy:
 
     def rested(self) -> None:
         """Record a pass before which the model did nothing."""
-        self._pace.settle()
+        self._pace.relax()
 
     def _draftings(
         self, candidates: Sequence[Candidate], paying: Sequence[int], depth: int, budget: int

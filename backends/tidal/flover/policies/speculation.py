@@ -171,7 +171,7 @@ class SpeculationPolicy:
             self._draft_pace.observe(seconds, self._with_drafts(running, tokens, drafted))
             return
         self._step_pace.observe(seconds, self.step(running, tokens))
-        self._draft_pace.settle()
+        self._draft_pace.relax()
 
     def _with_drafts(self, running: int, tokens: int, rows: int) -> float:
         step, added = self.step(running, tokens), self._costs.chunk_seconds(tokens, tokens + rows)
