@@ -64,8 +64,9 @@ def test_texts_are_those_of_transformers(server: RunningServer, name: str) -> No
     source = tiny_model("gpt2")
     expected = [generated_by_transformers(source, np.array(prompt), TOKENS) for prompt in prompts]
     assert asyncio.run(all_of_them()) == expected
-    assert until(lambda: metric(server, "draft_tokens_total", name, source="model") > 0)
-    gained = metric(server, "accepted_draft_tokens_total", name, source="model")
-    assert gained > 20 if name == "alike" else gained < 20
-    assert metric(server, "drafting_seconds_total", name) > 0
+    assert until(lambda: metric(server, "drafting_seconds_total", name) > 0)
+    if name == "alike":
+        assert until(lambda: metric(server, "accepted_draft_tokens_total", name, source="model") > 20)
+    else:  # the build has measured that it rarely agrees: it drafts nothing that a step checks, or little
+        assert metric(server, "accepted_draft_tokens_total", name, source="model") < 20
     assert metric(server, "kv_cache_bytes", name) > 0
