@@ -37,6 +37,8 @@ NODE = RemoteNode(grpc="127.0.0.1:1", instances={16: 1, 64: 2})
         ('{"nodes": {"b": {"grpc": "h:1", "instances": {}}}}', "at least 1 item"),
         ('{"nodes": {"a b": {"grpc": "h:1", "instances": {"16": 1}}}}', "'a b' is not a node name; expected 1 to 63"),
         ('{"nodes": {"b": {"grpc": "h:1", "rank": -1, "instances": {"16": 1}}}}', "rank: input should be greater than"),
+        ('{"nodes": {}, "entrances": {"a b": "h:1"}}', "'a b' is not a node name; expected 1 to 63"),
+        ('{"nodes": {}, "entrances": {"a": "h"}}', "'h' is not an address; expected host:port"),
         ('{"nodes": {}, "share": 0}', "share: input should be greater than 0"),
         ('{"nodes": {}, "node": 1}', "node: extra inputs are not permitted"),
     ],
@@ -54,6 +56,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     table = ClusterTable(nodes={"b": NODE, "c": NODE.model_copy(update={"tls": NodeTls(ca="/ca.pem")})})
     write_cluster_table(tmp_path, table)
     assert read_cluster_table(tmp_path) == table
+    entrances = ClusterTable(nodes={}, entrances={"a": "127.0.0.1:1"})
+    write_cluster_table(tmp_path, entrances)
+    assert read_cluster_table(tmp_path) == entrances
     write_cluster_table(tmp_path, ClusterTable(nodes={}))
     assert not (tmp_path / CLUSTER_FILE).exists()
 

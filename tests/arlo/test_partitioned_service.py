@@ -76,14 +76,19 @@ class Instances:
 
 @contextmanager
 def running(
-    folder: Path, runner: Instances, instances: tuple[int, int, int] = (1, 1, 1), metrics: Metrics | None = None
+    folder: Path,
+    runner: Instances,
+    instances: tuple[int, int, int] = (1, 1, 1),
+    metrics: Metrics | None = None,
+    *,
+    entrance: bool = True,
 ) -> Iterator[PartitionedService]:
     """A service over a folder with this allocation."""
-    write_allocation(folder, make_allocation(dict(zip(LENGTHS, instances, strict=True))))
+    write_allocation(folder, make_allocation(dict(zip(LENGTHS, instances, strict=True)), entrance=entrance))
     context = make_context(folder, metrics or Metrics("arlo"), outputs=OUTPUTS)
     manifest = make_manifest()
     allocation = WatchedAllocation(context, LENGTHS)
-    policy = PartitionedPolicy(LENGTHS, [0.001] * 3, 0.02, allocation.instances)
+    policy = PartitionedPolicy(LENGTHS, [0.001] * 3, 0.02, allocation.instances, accepts=allocation.entrance)
     tokenizer = cast(TextTokenizer, Tokenizer())
     service = PartitionedService(context, manifest, tokenizer, policy, runner, allocation)
     try:
@@ -229,7 +234,7 @@ class TestAllocation:
     ) -> None:
         write_allocation(tmp_path, make_allocation({16: 2, 32: 1, 64: 1}))
         watched = WatchedAllocation(make_context(tmp_path, outputs=OUTPUTS), LENGTHS)
-        monkeypatch.setattr("tidal.arlo.partitioned.usable_instances", lambda *_: {16: 1, 32: 1, 64: 0})
+        monkeypatch.setattr("tidal.repository.allocation.configured_instances", lambda *_: {16: 1, 32: 1, 64: 0})
         (tmp_path / ALLOCATION_FILE).unlink()
         assert not watched.refresh()
         assert watched.instances == [2, 1, 1]

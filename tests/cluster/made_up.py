@@ -60,7 +60,7 @@ class FileServer:
     def read(self) -> NodeReport:
         name, facts = self.folder.name, self.facts
         if facts.get("state", "serves") != "serves":
-            return NodeReport(name, facts["state"], "made up")
+            return NodeReport(name, facts["state"], "made up", entrance=facts.get("entrance", True))
         none = ModelCounts.none(len(LENGTHS))
         answered = {each: facts.get(each, 0) for each in ("requests", "slow", "critical")}
         counts = replace(none, queries=tuple(facts["queries"]), busy_s=tuple(facts["busy_s"]), **answered)
@@ -95,7 +95,8 @@ class FileServer:
             node=name,
             state="serves",
             grpc=f"{name}:1",
-            entrance=f"{name}:1,status={name}:2",
+            entrance=facts.get("entrance", True),
+            gateway_server=f"{name}:1,status={name}:2",
             identity=(1, facts.get("process", 1)),
             cores=2,
             models=tuple(models),
@@ -125,6 +126,10 @@ class FileServer:
         if model == OTHER:
             return
         write_cluster_table(self.folder, table)
+
+    def stand_alone(self, model: str) -> None:
+        self.write_table(model, ClusterTable(nodes={}))
+        self.set(entrance=True)
 
 
 class AgentsInProcess(LocalAgents):

@@ -93,7 +93,7 @@ def test_what_cannot_be_set_is_named_and_changes_nothing(nodes: dict[str, FileSe
         controller.allocate("tiní", {64: 2})
     with pytest.raises(InvalidArgument, match="there is no runtime with max_length 8; accepted: 16, 32, 64"):
         controller.allocate(MODEL, {8: 1, 64: 2})
-    with pytest.raises(InvalidArgument, match="of the longest runtime at least 2, one for each node"):
+    with pytest.raises(InvalidArgument, match="of the longest runtime at least 2, one for each entrance"):
         controller.allocate(MODEL, {16: 1, 64: 1})
     with pytest.raises(InvalidArgument, match="9 instances are set, and the devices of the nodes hold 6"):
         controller.allocate(MODEL, {16: 7, 64: 2})

@@ -58,6 +58,8 @@ def free_port() -> int:
         (["start", "--metrics-port", "70000"], 2, "Invalid value for '--metrics-port'"),
         (["up", ".", "--local", "2", "--min-instances", "4"], 2, "--min-instances 4 needs --autoscale"),
         (["up", "none", "--local", "2"], 1, "model repository 'none' is not a folder"),
+        (["up", ".", "--local", "2", "--entrances", "3"], 2, "--entrances 3 exceeds the number of nodes, --local 2"),
+        (["up", ".", "--local", "2", "--entrances", "0"], 2, "Invalid value for '--entrances'"),
     ],
 )
 def test_bad_input(run: Run, words: list[str], code: int, message: str) -> None:
@@ -68,7 +70,7 @@ def test_bad_input(run: Run, words: list[str], code: int, message: str) -> None:
 def test_local_nodes_are_scaled_as_others(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[PlanSettings] = []
 
-    def up(count: int, repository: Path, settings: PlanSettings, *_: object) -> ClusterRecord:
+    def up(count: int, entrances: int, repository: Path, settings: PlanSettings, *_: object) -> ClusterRecord:
         given.append(settings)
         return record("head", tmp_path, 1, os.getpid())
 

@@ -100,6 +100,19 @@ def test_without_a_name_the_section_of_this_machine_is_used(run: Callable[..., A
     assert called[0][0] == ("127.0.0.1:6379", None, NodeOptions(own_name(), "10.0.0.9"))
 
 
+@pytest.mark.parametrize(("words", "entrance"), [([], False), (["--entrance"], True)])
+def test_a_node_that_is_no_entrance(
+    run: Callable[..., Any], called: list[Any], words: list[str], entrance: bool
+) -> None:
+    run({"head": HEAD, "nodes": {"b": {"host": "10.0.0.2", "entrance": False}}}, "join", "--name", "b", *words)
+    assert called[0][0][-1] == NodeOptions("b", "10.0.0.2", entrance=entrance)
+
+
+def test_the_option_of_a_node_that_is_no_entrance(run: Callable[..., Any], called: list[Any]) -> None:
+    run({"nodes": {"b": {"host": "10.0.0.2"}}}, "join", "--name", "b", "--no-entrance")
+    assert called[0][0][-1] == NodeOptions("b", "10.0.0.2", entrance=False)
+
+
 @pytest.mark.parametrize(
     ("content", "words", "message"),
     [

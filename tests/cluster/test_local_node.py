@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from tidal.controller.local_node import entrance_of
+from tidal.controller.local_node import gateway_server
 from tidal.server.state import ServerState
 
 STATE = ServerState(
@@ -18,12 +18,12 @@ def test_gateways_use_the_status_endpoint_where_it_listens_for_others() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         state = STATE.model_copy(update={"status": f"127.0.0.1:{port}"})
-        assert entrance_of(state, "127.0.0.1") == f"127.0.0.1:2,status=127.0.0.1:{port}"
-        assert entrance_of(state, "127.0.0.2") == "127.0.0.2:2"
+        assert gateway_server(state, "127.0.0.1") == f"127.0.0.1:2,status=127.0.0.1:{port}"
+        assert gateway_server(state, "127.0.0.2") == "127.0.0.2:2"
     with socket.create_server(("0.0.0.0", port)):
-        assert entrance_of(state, "127.0.0.2") == f"127.0.0.2:2,status=127.0.0.2:{port}"
+        assert gateway_server(state, "127.0.0.2") == f"127.0.0.2:2,status=127.0.0.2:{port}"
 
 
 def test_a_server_without_a_status_endpoint_or_with_tls() -> None:
-    assert entrance_of(STATE, "10.0.0.2") == "10.0.0.2:2"
-    assert entrance_of(STATE.model_copy(update={"grpc_tls": True}), "10.0.0.2") == ""
+    assert gateway_server(STATE, "10.0.0.2") == "10.0.0.2:2"
+    assert gateway_server(STATE.model_copy(update={"grpc_tls": True}), "10.0.0.2") == ""

@@ -219,7 +219,7 @@ def test_a_server_that_joined_goes_on_when_the_cluster_ends(partitioned: Path, t
             assert addresses(one.status()) == [head["metrics"], f"127.0.0.1:{port}"]
             assert of(pages(one.status())["one"], "node_devices") == {"tiny": 3}
             text = one.run("status")
-            assert text.splitlines()[1].split()[:4] == ["NODE", "STATE", "DEVICES", "MODEL"]
+            assert text.splitlines()[1].split()[:5] == ["NODE", "STATE", "ENTRANCE", "DEVICES", "MODEL"]
             assert "there were no queries" in text
             controlled = tidal_in_process("controller", "--once", "--period", "1", environment=served.environment)
             assert "'tiny' is already controlled by process" in controlled.stderr

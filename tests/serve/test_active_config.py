@@ -14,7 +14,7 @@ from tests.serve.controls import RecordingControl
 from tests.serve.partitioned import publish_partitioned, set_instances
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, Unavailable
-from tidal.repository.allocation import configured_instances, read_allocation, usable_instances
+from tidal.repository.allocation import configured_instances, read_allocation, usable_allocation
 from tidal.repository.config import instance_count, read_config, with_instances
 from tidal.server.active_config import active_config, load_model, restart_model
 from tidal.server.allocate import format_counts, partitioned_model, plan_steps, wanted_now, write_wanted
@@ -209,18 +209,18 @@ class TestStarting:
 class TestUsable:
     def test_under_tidal_serve_is_the_allocation_file(self, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TIDAL_ALLOCATION", "file")
-        assert usable_instances(repository / "m", [64, 16]) == {16: 1, 64: 1}
+        assert usable_allocation(repository / "m", [64, 16]).serving() == {16: 1, 64: 1}
         set_instances(repository, "m", {16: 3, 64: 1}, loaded={16: 2, 64: 2})
-        assert usable_instances(repository / "m", [64, 16]) == {16: 2, 64: 1}
+        assert usable_allocation(repository / "m", [64, 16]).serving() == {16: 2, 64: 1}
         with pytest.raises(InvalidArgument, match=r"allocation\.json: instances names 16"):
-            usable_instances(repository / "m", [64])
+            usable_allocation(repository / "m", [64]).serving()
 
     def test_under_a_stock_server_is_the_counts_of_the_configs(
         self, repository: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("TIDAL_ALLOCATION", raising=False)
         set_instances(repository, "m", {16: 3, 64: 1})
-        assert usable_instances(repository / "m", [64, 16]) == {16: 1, 64: 1}
+        assert usable_allocation(repository / "m", [64, 16]).serving() == {16: 1, 64: 1}
 
 
 class TestPlanning:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
 
+from testing.serving import tidal_in_process
 from tests.serve.controls import RecordingControl
 from tests.serve.partitioned import publish_partitioned
 from tidal.errors import Unavailable
-from tidal.repository.allocation import read_allocation
+from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
 from tidal.server.allocate import LiveFront, allocate, check_one_server, partitioned_model
 from tidal.server.control import ModelState, ServerControl
 from tidal.server.state import ServerState, write_state
@@ -57,6 +60,48 @@ class TestLongestRuntime:
             allocate(front, {16: 2, 64: 1}, lambda _line: None, wait_s=0.2)
         assert control.calls == []
         assert read_allocation(repository / "m") is None
+
+
+class TestNoEntrance:
+    """Each change with what the file has while the models are loaded."""
+
+    def change(
+        self, repository: Path, loaded: dict[int, int], wanted: dict[int, int], *, entrance: bool
+    ) -> tuple[set[bool], list[tuple[str, int]]]:
+        front, control = front_of(repository, loaded)
+        during: set[bool] = set()
+
+        def step(line: str) -> None:
+            allocation = read_allocation(repository / "m")
+            assert allocation is not None
+            if allocation.loaded is not None:
+                during.add(allocation.entrance)
+
+        allocate(front, wanted, step, entrance=entrance)
+        assert read_allocation(repository / "m") == make_allocation(wanted, entrance=entrance)
+        return during, control.calls
+
+    def test_it_refuses_before_the_longest_runtime_is_unloaded(self, repository: Path) -> None:
+        during, calls = self.change(repository, {16: 1, 64: 1}, {16: 2, 64: 0}, entrance=False)
+        assert (during, calls) == ({False}, [("m_len64", "unload"), ("m_len16", 2)])
+
+    def test_it_accepts_after_the_longest_runtime_was_loaded(self, repository: Path) -> None:
+        write_allocation(repository / "m", make_allocation({16: 2, 64: 0}, entrance=False))
+        during, calls = self.change(repository, {16: 2, 64: 0}, {16: 1, 64: 1}, entrance=True)
+        assert (during, calls) == ({False}, [("m_len16", 1), ("m_len64", 1)])
+
+    def test_without_other_counts_only_the_file_changes(self, repository: Path) -> None:
+        assert self.change(repository, {16: 1, 64: 1}, {16: 1, 64: 1}, entrance=False) == (set(), [])
+
+    def test_its_instances_are_shown_and_set_as_those_of_an_entrance(self, repository: Path) -> None:
+        write_allocation(repository / "m", make_allocation({16: 2, 64: 0}, entrance=False))
+        words = ("models", "allocate", "m", "--repository", str(repository))
+        shown = tidal_in_process(*words, "--json", environment=dict(os.environ))
+        assert json.loads(shown.stdout)["instances"] == {"16": 2, "64": 0}
+        refused = tidal_in_process(*words, "16=1", environment=dict(os.environ))
+        assert "the longest runtime, 64, needs at least 1 instance, got 0" in refused.stderr
+        assert tidal_in_process(*words, "64=1", environment=dict(os.environ)).returncode == 0
+        assert read_allocation(repository / "m") == make_allocation({16: 2, 64: 1})
 
 
 def test_a_front_that_is_not_served_fails_the_change(repository: Path) -> None:

@@ -44,19 +44,21 @@ class RemoteNodes:
         self._used: dict[str, list[int]] = {}
         self.share = 1.0
         """Share of the model's queries that arrive at this node."""
+        self.entrances: Mapping[str, str] = {}
+        """`host:port` of the gRPC endpoint of each entrance, by name; only known to a node that is none."""
         self._read()
         self.instances = self._reachable()
         """Instances by runtime of each reachable node, in the order of their ranks."""
 
     def refresh(self) -> bool:
-        """Read a changed table, and note which nodes are reachable; return whether `instances` or `share` changed."""
-        before = list(self.instances.items()), self.share
+        """Read a changed table, and note which nodes are reachable; return whether an attribute changed."""
+        before = list(self.instances.items()), self.share, self.entrances
         stamp = file_stamp(self._folder / CLUSTER_FILE)
         if stamp != self._stamp:
             self._stamp = stamp
             self._read()
         self.instances = self._reachable()
-        return before != (list(self.instances.items()), self.share)
+        return before != (list(self.instances.items()), self.share, self.entrances)
 
     def close(self) -> None:
         """Close all connections."""
@@ -75,7 +77,7 @@ class RemoteNodes:
             self._log.error(f"the other nodes stay {', '.join(self._nodes) or 'none'}: {error}")
             return
         before, self.servers = self.servers, servers
-        self._nodes, self.share = table.nodes, table.share
+        self._nodes, self.share, self.entrances = table.nodes, table.share, table.entrances
         self._used = {
             name: [node.instances.get(length, 0) for length in self._lengths]
             for name, node in sorted(table.nodes.items(), key=lambda each: each[1].rank)

@@ -18,7 +18,6 @@ from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.encoder_tasks.windows import Windows
 from tidal.errors import InvalidArgument, TidalError
 from tidal.requests import Array, PendingRequest
-from tidal.serving.endings import model_stops
 from tidal.serving.rows import RequestRows
 from tidal.text import TextTokenizer
 
@@ -58,10 +57,10 @@ class ArloRow(ArloQuery):
     crashes: int = field(default=0, kw_only=True)  # times that the process to run it crashed or was down
 
 
-def refuse_all(rows: Sequence[ArloRow]) -> None:
-    """Fail the requests of rows that arrive while the model is being unloaded."""
+def refuse_all(rows: Sequence[ArloRow], error: TidalError) -> None:
+    """Fail the requests of rows that are not accepted."""
     for parent in {id(row.parent): row.parent for row in rows}.values():
-        parent.request.fail(model_stops())
+        parent.request.fail(error)
 
 
 class AnswerBuilder:

@@ -115,6 +115,7 @@ def _load_partitioned(
             decay=parameters.threshold_decay,
             peek=parameters.peek_levels,
             depth=SERVED_DEPTH,
+            accepts=front.allocation.entrance,
         )
         return front.service(fresh, policy)
 

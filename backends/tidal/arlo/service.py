@@ -19,7 +19,7 @@ from tidal.arlo.runner import BatchRunner
 from tidal.encoder_tasks.cutting import Cutter
 from tidal.encoder_tasks.metrics import AnswerMetrics
 from tidal.encoder_tasks.token_rows import TokenRow
-from tidal.errors import Internal
+from tidal.errors import Internal, TidalError
 from tidal.requests import PendingRequest
 from tidal.service import ModelUnavailable, ServiceContext
 from tidal.serving.backoff import backoff_s
@@ -91,6 +91,7 @@ class ArloService:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closing = False
+        self.refusal: TidalError | None = None  # of queries that arrive; changed within `adjust`
         self._ending = threading.Event()
         self._workers: set[threading.Thread] = set()
         self._wanted = 0
@@ -117,11 +118,11 @@ class ArloService:
     def _accept(self, rows: Sequence[ArloRow], *, wait: bool) -> None:
         try:
             with self._lock:
-                accepted = self._queue(rows)
+                refusal = self._queue(rows)
                 late, batch, now = self._next(start=wait and self._execution.starts)
                 self._wake()
-            if not accepted:
-                refuse_all(rows)
+            if refusal is not None:
+                refuse_all(rows, refusal)
             self._refuse(late, now)
             if batch is not None:
                 self._start_here(batch, now, len(rows))
@@ -191,14 +192,14 @@ class ArloService:
             self._workers.add(self._context.start_thread("worker", self._work))
         self._changed.notify_all()
 
-    def _queue(self, rows: Sequence[ArloRow]) -> bool:
-        """Queue rows, with the lock held; return False if the service is closing."""
-        if not self._closing:
-            for row in rows:
-                if row.deadline is not None:
-                    self._last_deadline = row.arrival
-                self._policy.submit(row)
-        return not self._closing
+    def _queue(self, rows: Sequence[ArloRow]) -> TidalError | None:
+        """Queue rows, with the lock held; return the error if they are refused."""
+        refusal = model_stops() if self._closing else self.refusal
+        for row in rows if refusal is None else ():
+            if row.deadline is not None:
+                self._last_deadline = row.arrival
+            self._policy.submit(row)
+        return refusal
 
     def _work(self) -> None:
         try:

@@ -43,6 +43,9 @@ class NodeServer(Protocol):
     def write_table(self, model: str, table: ClusterTable) -> None:
         """Write the other nodes that a model's fronts dispatch to."""
 
+    def stand_alone(self, model: str) -> None:
+        """Let a model's fronts serve without other nodes."""
+
 
 class AgentMemory(BaseModel):
     """What an agent keeps over its restarts."""
@@ -81,8 +84,8 @@ class NodeAgent:
         """Return what the node has and has done."""
         self._metrics.controller_read()
         found = self._report(0.0)
-        if found.entrance and not self._entrances.is_file():  # until the controller knows this node
-            self._write_entrances([found.entrance])
+        if found.entrance and found.gateway_server and not self._entrances.is_file():  # until the controller knows it
+            self._write_entrances([found.gateway_server])
         return found
 
     def _report(self, max_age_s: float) -> NodeReport:
@@ -134,13 +137,13 @@ class NodeAgent:
         self._remember(draining=draining, released=released)
 
     def leave(self, models: Sequence[str]) -> None:
-        """Empty the tables of models, and refuse later ones: the node leaves the cluster, gateways use it alone."""
+        """Let models serve alone, and refuse later tables: the node leaves the cluster, gateways use it alone."""
         with self._lock:
             self._left = True
-        entrance = self._server.read().entrance
-        self._write_entrances([entrance] if entrance else ())
+        server = self._server.read().gateway_server
+        self._write_entrances([server] if server else ())
         for model in models:
-            self._server.write_table(model, ClusterTable(nodes={}))
+            self._server.stand_alone(model)
 
     def device(self) -> NodeDevice:
         """Return what versions for this node are built for: its GPU, or else its processor."""

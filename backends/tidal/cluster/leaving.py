@@ -15,6 +15,8 @@ from tidal.cluster.redis import forget_head
 from tidal.errors import TidalError, Unavailable
 
 _POLL_S = 1.0
+# A node that was no entrance loads an instance of the longest runtime of each model.
+_LEAVE_S = 120.0
 
 
 def stop() -> list[str]:
@@ -81,7 +83,7 @@ def _leave(record: ClusterRecord) -> None:
         models = [] if isinstance(report, TidalError) else [each.model for each in report.models]
         agent = ray.get_actor(agent_name(record.name), namespace=NAMESPACE)
         # The controller would write the tables again, so it must not reach the agent any more.
-        ray.get(agent.leave.remote(models), timeout=10.0)
+        ray.get(agent.leave.remote(models), timeout=_LEAVE_S)
         ray.kill(agent)
 
 

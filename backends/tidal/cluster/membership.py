@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tidal.cluster import local_cluster, ray_node
-from tidal.cluster.connection import LOOPBACK, check_installed, check_reachable, connected
+from tidal.cluster.connection import LOOPBACK, call_controller, check_installed, check_reachable, connected
 from tidal.cluster.records import (
     HEAD,
     ClusterRecord,
@@ -46,6 +46,7 @@ class NodeOptions:
         devices: Devices to count instead of the server's; None: those of the server.
         tls: TLS of the connections to other nodes; None for connections without TLS.
         metrics_port: Port of the agent's metrics, on `host`; 0 for a free one.
+        entrance: Whether queries may arrive at the node; if not, it holds instances for other nodes only.
     """
 
     name: str
@@ -54,6 +55,7 @@ class NodeOptions:
     devices: int | None = None
     tls: NodeTls | None = None
     metrics_port: int = 0
+    entrance: bool = True
 
 
 def start(
@@ -122,8 +124,8 @@ def join(address: str, token: Path | None, options: NodeOptions) -> ClusterRecor
         options: Options of the node.
 
     Raises:
-        Unavailable: No server runs, other nodes cannot reach it, the port of the metrics is in use, or the head does
-            not answer.
+        Unavailable: No server runs, other nodes cannot reach it, the port of the metrics is in use, the head does not
+            answer, or the node is no entrance and no other one is.
         NotFound: The server serves no partitioned model.
         InvalidArgument: The name is not valid, or the server requires TLS and no CA is given.
     """
@@ -141,15 +143,20 @@ def join(address: str, token: Path | None, options: NodeOptions) -> ClusterRecor
     metrics = _metrics_address(options.host, options.metrics_port)
     started, record = _launch(address, options.host, options.name, token, metrics)
     with _undone(record), connected(address, options.host, token) as ray:
+        if not options.entrance:
+            _check_entrance(options.name)
         _attach(ray, started, options, metrics)
     return record
 
 
-def up(count: int, repository: Path, settings: PlanSettings, devices: int | None, report: Report) -> ClusterRecord:
+def up(
+    count: int, entrances: int, repository: Path, settings: PlanSettings, devices: int | None, report: Report
+) -> ClusterRecord:
     """Start a head and several nodes with their servers on this machine.
 
     Args:
         count: Number of nodes.
+        entrances: Number of those that queries may arrive at, from the first one on.
         repository: Folder of the model repository, which each node gets a copy of.
         settings: Settings of the controller.
         devices: Devices to count on each node; None: its share of the processor's cores, which it is limited to.
@@ -176,9 +183,10 @@ def up(count: int, repository: Path, settings: PlanSettings, devices: int | None
             for server, page in zip(servers, pages, strict=True)
         ]
         with connected(head.address, LOOPBACK, head.token) as ray:
-            for server, (started, _), page in zip(servers, launched, pages, strict=True):
+            for at, (server, (started, _), page) in enumerate(zip(servers, launched, pages, strict=True)):
                 state = server.wait()
-                _attach(ray, started, NodeOptions(server.name, LOOPBACK, str(state.http_port), devices), page)
+                port, entrance = str(state.http_port), at < entrances
+                _attach(ray, started, NodeOptions(server.name, LOOPBACK, port, devices, entrance=entrance), page)
                 report(f"{server.name}: http://{state.http}, gRPC {state.grpc}, {server.folder / 'models'}")
             report(f"gateway: tidal gateway --servers-file {entrances_file(names[0])}")
     except BaseException:
@@ -229,8 +237,23 @@ def _attach(ray: Any, started: ray_node.RayProcess, options: NodeOptions, metric
     memory = memory_file(options.name)
     memory.unlink(missing_ok=True)  # a node that joins again does not drain
     node_id = ray_node.wait_for_node(ray, started)
-    local = LocalNode(options.name, ServerFinder(options.server), options.host, options.devices, options.tls)
+    find, entrance = ServerFinder(options.server), options.entrance
+    local = LocalNode(options.name, find, options.host, options.devices, options.tls, entrance=entrance)
     ray_node.start_agent(ray, node_id, local, options.name, memory, entrances_file(options.name), metrics)
+
+
+def _check_entrance(name: str) -> None:
+    """Check that queries may arrive at another node of the cluster.
+
+    Raises:
+        Unavailable: They may not, or the controller does not answer.
+    """
+    others = [each for each in call_controller("status")["nodes"] if each["node"] != name and each.get("entrance")]
+    if not any(each["state"] in ("serves", "restarting") and each["drain"] == "no" for each in others):
+        raise Unavailable(
+            "--no-entrance: the cluster has no entrance, so no query could reach this node: let a node join without "
+            "the option first"
+        )
 
 
 @contextmanager

@@ -74,10 +74,10 @@ def allocate_instances(
         front = _live(connection, where, found)
         before = wanted_now(where, found)
         wanted = {**before, **parse_counts(counts or [], found.name, found.lengths)}
-        make_allocation(wanted)
         if not counts:
             _show(front, where, found, before, as_json)
             return
+        make_allocation(wanted)
         steps = plan_steps(model, front.loaded(), wanted) if front is not None else []
         done: dict[str, Any] = {"model": model, "before": before, "instances": wanted, "serves": front is not None}
         done["steps"] = [[str(step) for step in batch] for batch in steps]

@@ -32,8 +32,8 @@ def allocate_on_nodes(
     """Show or set the number of instances of each runtime on all nodes together.
 
     The controller places them with the fewest changes, and no query fails. Until `--auto` it decides only where they
-    are: when a node joins, drains or is lost. Each node that does not drain keeps an instance of the longest runtime,
-    and the devices of the nodes have to hold all. `tidal models allocate` is for one server without a cluster.
+    are: when a node joins, drains or is lost. Each entrance that does not drain keeps an instance of the longest
+    runtime, and the devices of the nodes have to hold all. `tidal models allocate` is for one server without a cluster.
 
     ```
     tidal cluster allocate intents                present counts

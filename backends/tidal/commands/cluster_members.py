@@ -18,6 +18,7 @@ from tidal.commands.cluster_options import (
     Autoscale,
     Block,
     Devices,
+    Entrance,
     MaxInstances,
     MetricsPort,
     MinGain,
@@ -143,6 +144,7 @@ def join_cluster(
     ] = None,
     server: Server = None,
     devices: Devices = None,
+    entrance: Entrance = True,
     metrics_port: MetricsPort = 0,
     ca: CaFile = None,
     certificate: CertificateFile = None,
@@ -157,14 +159,18 @@ def join_cluster(
     The server keeps serving if the cluster ends. The node keeps the list of the cluster's servers in a file, which
     `tidal gateway --servers-file` follows.
 
+    With `--no-entrance` its partitioned models refuse queries and only run those of other nodes. It then needs no
+    instance of the longest runtime; another node of the cluster must be an entrance.
+
     ```
     tidal cluster join 10.0.0.1:6379 --host 10.0.0.2 --token-file cluster.token
+    tidal cluster join 10.0.0.1:6379 --host 10.0.0.3 --token-file cluster.token --no-entrance
     tidal cluster join --config cluster.yaml --name b
     ```
 
     Exit codes: **0** it joined, or `--block` ended by a signal, **1** the head does not answer or refuses the secret,
-    other nodes cannot reach the server, it serves no partitioned model, or Ray ended while `--block` waited, **2**
-    wrong usage, **3** no server runs, or several do and none was named.
+    other nodes cannot reach the server, it serves no partitioned model, no node would be an entrance, or Ray ended
+    while `--block` waited, **2** wrong usage, **3** no server runs, or several do and none was named.
     """
     head, separator, port = address.rpartition(":")
     if not (separator and port.isdigit()):
@@ -180,7 +186,7 @@ def join_cluster(
     token = secret_file(token_file)
     _check_server(server)
     own = name or own_name()
-    options = NodeOptions(own, host, server, devices, tls, metrics_port)
+    options = NodeOptions(own, host, server, devices, tls, metrics_port, entrance)
     if not as_json:
         progress_note(f"joining as '{options.name}'")
     with one_sentence():
@@ -203,6 +209,15 @@ def up_local(
     min_instances: MinInstances = None,
     max_instances: MaxInstances = None,
     devices: Devices = None,
+    entrances: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Number of nodes that queries may arrive at, from the first one on.",
+            show_default="all",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a cluster of several nodes on this machine, to try one out: a head, and N nodes with a server each.
@@ -214,16 +229,20 @@ def up_local(
     ```
     tidal cluster up --local 2 model_repository
     tidal cluster up --local 3 model_repository --devices 4 --autoscale
+    tidal cluster up --local 3 model_repository --entrances 1
     ```
 
     Exit codes: **0** all serve, **1** a server or Ray does not start; nothing is left running, **2** wrong usage.
     """
     scaling = scaling_settings(autoscale, min_instances, max_instances, None, None)
     settings = plan_settings(period, min_gain, scaling)
+    if entrances is not None and entrances > local:
+        fail(f"--entrances {entrances} exceeds the number of nodes, --local {local}", _USAGE)
+    report = (lambda _line: None) if as_json else typer.echo
     with one_sentence():
         if not repository.is_dir():
             raise NotFound(f"model repository '{repository}' is not a folder")
-        head = up(local, repository, settings, devices, (lambda _line: None) if as_json else typer.echo)
+        head = up(local, entrances or local, repository, settings, devices, report)
     if as_json:
         print_json(_facts(head))
 

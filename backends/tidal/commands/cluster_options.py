@@ -24,6 +24,13 @@ Devices = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Cores or GPUs to count on a node.  [default: those of its server]"),
 ]
+Entrance = Annotated[
+    bool,
+    typer.Option(
+        "--entrance/--no-entrance",
+        help="Whether queries may arrive at the node. If not, it holds instances for other nodes only.",
+    ),
+]
 MetricsPort = Annotated[
     int, typer.Option(min=0, max=65535, metavar="PORT", help="Port of Prometheus metrics on --host, 0 for a free one.")
 ]
@@ -34,7 +41,9 @@ Autoscale = Annotated[
 MinInstances = Annotated[
     int | None,
     typer.Option(
-        metavar="N", help="Minimum number of instances per model, with --autoscale.", show_default="1, and one per node"
+        metavar="N",
+        help="Minimum number of instances per model, with --autoscale.",
+        show_default="1, and one per entrance",
     ),
 ]
 MaxInstances = Annotated[

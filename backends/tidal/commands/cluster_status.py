@@ -18,7 +18,7 @@ _POLL_S = 0.5
 
 
 def show_status(as_json: AsJson = False) -> None:
-    """Show the nodes of a cluster, their devices, models, instances and load, and the last plan with its reason.
+    """Show the nodes of a cluster, entrances, devices, models, instances, load, and the last plan with its reason.
 
     Run it on a machine of the cluster.
 
@@ -33,7 +33,8 @@ def show_status(as_json: AsJson = False) -> None:
         print_json(state)
         return
     rows = [row for node in state["nodes"] for row in _rows(node)]
-    columns = ("NODE", "STATE", "DEVICES", "MODEL", "VERSION", "INSTANCES", "QUERIES/S", "BUSY", "DISPATCHES TO")
+    model = ("DEVICES", "MODEL", "VERSION", "INSTANCES", "QUERIES/S", "BUSY", "DISPATCHES TO")
+    columns = ("NODE", "STATE", "ENTRANCE", *model)
     print_table(columns, rows, title=f"cluster at {record.address}", notes="\n".join(_notes(state)))
 
 
@@ -108,8 +109,8 @@ def drain_node(
 ) -> None:
     """Move a node's instances to other nodes, and let their fronts stop dispatching to it; no query fails.
 
-    The node still answers the queries that arrive at it, with one instance of the longest runtime and those of other
-    nodes. Once it is drained and its clients use another node, end its `tidal serve`.
+    An entrance still answers the queries that arrive at it, with one instance of the longest runtime and those of other
+    nodes. The last entrance is not drained. Once it is drained and its clients use another node, end its `tidal serve`.
 
     ```
     tidal cluster drain b
@@ -150,10 +151,12 @@ def _why(name: str) -> str:
 
 def _rows(node: dict[str, Any]) -> list[tuple[str, ...]]:
     name, state = node["node"], node["state"] if node.get("drain", "no") == "no" else node["drain"]
+    entrance = "-" if "entrance" not in node else "yes" if node["entrance"] else "no"
     rows: list[tuple[str, ...]] = [
         (
             name,
             state,
+            entrance,
             str(model["devices"]),
             model["model"],
             str(model["version"]),
@@ -164,11 +167,13 @@ def _rows(node: dict[str, Any]) -> list[tuple[str, ...]]:
         )
         for model in node.get("models", ())
     ]
-    return rows or [(name, state, *["-"] * 7)]
+    return rows or [(name, state, entrance, *["-"] * 7)]
 
 
 def _notes(state: dict[str, Any]) -> list[str]:
     lines = [f"{node['node']}: {node['reason']}" for node in state["nodes"] if node["reason"]]
+    if not any(node.get("entrance") and node["state"] in ("serves", "restarting") for node in state["nodes"]):
+        lines.append("no node is an entrance, so no query is accepted: let one join without --no-entrance")
     lines += [f"{model + ': ' if model else ''}{why}" for model, why in state["controller"]["waiting"].items()]
     for model, plan in state["plans"].items():
         change = "no change"

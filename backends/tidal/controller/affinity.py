@@ -54,10 +54,11 @@ class EntranceAffinity:
 
     def _of(self, model: str, nodes: Mapping[str, NodeReport], load: RecentLoad) -> ModelEntrances:
         reports = dict(sorted(reports_of(model, nodes).items()))
+        fronts = {name: its for name, its in reports.items() if nodes[name].entrance}
         usable = {name: its.usable for name, its in reports.items() if not nodes[name].draining}
-        loads = {name: load.of(name, its) for name, its in reports.items()}
+        loads = {name: load.of(name, its) for name, its in fronts.items()}
         rates = {name: its.queries_per_s for name, its in loads.items() if its is not None}
-        return self._models[model].update(tuple(reports), usable, rates)
+        return self._models[model].update(tuple(fronts), usable, rates)
 
 
 def _shares(queries_per_s: Mapping[str, float]) -> dict[str, float]:

@@ -21,6 +21,7 @@ from tidal.controller.decisions import (
     Decision,
     PlanSettings,
     as_present,
+    check_may_drain,
     decide,
     described,
     plan_trigger,
@@ -36,7 +37,7 @@ from tidal.controller.reports import reports_of, why_blocked
 from tidal.controller.scalers import ClusterScaling, RequestNodes
 from tidal.controller.set_instances import SetInstances, requested
 from tidal.controller.summary import ClusterState, drain_state, newest_plans, summary
-from tidal.errors import InvalidArgument, NotFound, TidalError
+from tidal.errors import NotFound, TidalError
 
 POLL_S = 1.0
 PAUSE_AFTER_FAILURE_S = 10.0
@@ -86,10 +87,7 @@ class ClusterController:
         self._thread.start()
 
     def status(self) -> dict[str, Any]:
-        """Return the nodes, their instances and load, the last plan of each model, and what is waited for.
-
-        It returns after the first reading of the agents.
-        """
+        """Return nodes, instances, load, the last plan of each model, and what is waited for, after a first reading."""
         with self._passed:
             self._passed.wait_for(lambda: self._passes, REPORT_S * 2)
         return summary(self._state(), self._nodes.load, os.getpid(), self._page.serve())
@@ -110,15 +108,14 @@ class ClusterController:
 
         Raises:
             NotFound: There is no such node.
-            InvalidArgument: It is the last node that does not drain.
+            InvalidArgument: It is the last node, or the last entrance, that does not drain.
             Unavailable: Its agent does not answer.
         """
         names = self._agents.names()
         if node not in names:
             raise NotFound(f"the cluster has no node '{node}'; its nodes are {', '.join(names) or 'none'}")
-        left = {name for name in names if (known := self._nodes.reports.get(name)) and not known.draining}
-        if draining and not left - {node}:
-            raise InvalidArgument(f"node '{node}' is the last one that does not drain: join another node first")
+        if draining:
+            check_may_drain(node, self._nodes.reports)
         self._call({node: ("set_draining", draining)})
         passes = self._passes
         self._wake.set()
@@ -255,7 +252,8 @@ class ClusterController:
             instances = sum(fixed)
         devices = usable_devices(model, nodes, self._settings, instances)
         over = observed.seconds >= self._settings.period_s and fixed is None
-        trigger = plan_trigger(last, devices, draining, period_over=over, instances=instances, counts=fixed)
+        entrances = [name for name in sorted(reports) if nodes[name].entrance]
+        trigger = plan_trigger(last, devices, draining, entrances, period_over=over, instances=instances, counts=fixed)
         if trigger is None:
             return
         rule = reason if trigger in ("first", "scaling") and fixed is None else ""

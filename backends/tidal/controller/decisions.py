@@ -21,8 +21,8 @@ from tidal.controller.reports import ModelProfile, ModelReport, NodeReport, repo
 from tidal.controller.scaling import ScalingSettings
 from tidal.errors import InvalidArgument
 
-#: What requires a plan: there is none, an operator has set the instances or does no longer, other devices or nodes, a
-#: drain, the last one failed, another number of instances, or the end of a period.
+#: What requires a plan: there is none, an operator has set the instances or does no longer, other devices, nodes or
+#: entrances, a drain, the last one failed, another number of instances, or the end of a period.
 Trigger = Literal["first", "set", "devices", "draining", "repeat", "scaling", "period"]
 
 #: What a plan does to the instances of a model: nothing, exchange or move them, start more, or end some.
@@ -103,6 +103,26 @@ class Decision:
         return self.profile.by_length(map(sum, zip(*counts, strict=True)))
 
 
+def check_may_drain(name: str, nodes: Mapping[str, NodeReport]) -> None:
+    """Check that a node may be drained.
+
+    Args:
+        name: Name of the node.
+        nodes: Last report of each node, by name.
+
+    Raises:
+        InvalidArgument: It is the last node, or the last entrance, that does not drain.
+    """
+    left = [each for other, each in nodes.items() if other != name and not each.draining]
+    if not left:
+        raise InvalidArgument(f"node '{name}' is the last one that does not drain: join another node first")
+    if not any(each.entrance and each.state != "away" for each in left):
+        raise InvalidArgument(
+            f"node '{name}' is the last entrance that does not drain, and other nodes accept no queries: join one "
+            f"without --no-entrance first"
+        )
+
+
 def usable_devices(
     model: str, nodes: Mapping[str, NodeReport], settings: PlanSettings, instances: int | None
 ) -> dict[str, int]:
@@ -139,6 +159,7 @@ def plan_trigger(
     last: Mapping[str, Any],
     devices: Mapping[str, int],
     draining: Sequence[str],
+    entrances: Sequence[str] = (),
     *,
     period_over: bool,
     instances: int | None = None,
@@ -150,6 +171,7 @@ def plan_trigger(
         last: Last plan as `described` returns it, with its `state`; empty if there is none.
         devices: Devices of each node.
         draining: Nodes that drain, sorted.
+        entrances: Nodes that queries may arrive at, sorted.
         period_over: Whether the observation time is over.
         instances: Number of instances to use; None: as many as the devices hold. Free devices then require no plan.
         counts: Instances by runtime that an operator has set; None: they are decided.
@@ -161,6 +183,8 @@ def plan_trigger(
     if devices.keys() != last["devices"].keys() or (instances is None and devices != last["devices"]):
         return "devices"
     if any(sum(last["after"][name].values()) > count for name, count in devices.items() if name not in draining):
+        return "devices"
+    if list(entrances) != last.get("entrances", list(entrances)):
         return "devices"
     if draining != last.get("draining"):
         return "draining"
@@ -204,6 +228,7 @@ def decide(
             devices=devices[name],
             instances=its.instances,
             busy_s=observed.busy_s(name),
+            entrance=nodes[name].entrance,
             draining=nodes[name].draining,
         )
         for name, its in sorted(reports_of(model, nodes).items())
@@ -233,6 +258,7 @@ def described(decision: Decision) -> dict[str, Any]:
         "instances": sum(sum(row) for node, row in zip(plan.nodes, plan.after, strict=True) if not node.draining),
         "devices": {node.name: node.devices for node in plan.nodes},
         "draining": [node.name for node in plan.nodes if node.draining],
+        "entrances": [node.name for node in plan.nodes if node.entrance],
         "observed_s": round(total.seconds, 3),
         "queries": _by_length(lengths, total.queries),
         "demand": _by_length(lengths, plan.demand),

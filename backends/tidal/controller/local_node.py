@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidal.catalog.graph import ModelGraph
+from tidal.catalog.graph import ModelGraph, PartitionedModel
 from tidal.controller.counts import ModelCounts
 from tidal.controller.devices import HostDevices
 from tidal.controller.fronts import ServedFront, served_fronts
@@ -38,6 +39,7 @@ class LocalNode:
         host: Address at which other nodes reach the server's gRPC endpoint.
         devices: Devices to count instead of the server's cores or GPUs; None: those of the server.
         tls: TLS of the connections to other nodes; None for connections without TLS.
+        entrance: Whether queries may arrive at the node; if not, its fronts refuse them.
     """
 
     def __init__(
@@ -47,8 +49,11 @@ class LocalNode:
         host: str,
         devices: int | None = None,
         tls: NodeTls | None = None,
+        *,
+        entrance: bool = True,
     ) -> None:
         self._name, self._find, self._host, self._devices, self._tls = name, find, host, devices, tls
+        self._entrance = entrance
         self._locks: dict[str, int] = {}  # descriptors by model
         self._server_devices: tuple[tuple[int, int], HostDevices] | None = None  # of the server with this identity
         self._first: dict[str, int] = {}  # instances that a model had first, where no device of its kind is known
@@ -60,7 +65,8 @@ class LocalNode:
             return self._report(server)
         except (TidalError, OSError, ValueError) as error:  # a server that is shutting down may answer anything
             restarting = any(state.restarting for state in running_servers())
-            return NodeReport(self._name, "restarting" if restarting else "away", str(error))
+            state: Literal["restarting", "away"] = "restarting" if restarting else "away"
+            return NodeReport(self._name, state, str(error), entrance=self._entrance)
 
     def allocate(self, model: str, instances: Mapping[int, int]) -> None:
         """Change a model's instances without losing a request; see `tidal.server.allocate.allocate`.
@@ -72,7 +78,7 @@ class LocalNode:
         server = self._find()
         repository = server.state.repository
         front = LiveFront(server.control, server.state.metrics, repository, partitioned_model(repository, model))
-        allocate(front, instances, lambda line: self._step(model, line))
+        allocate(front, instances, lambda line: self._step(model, line), entrance=self._entrance)
 
     def write_table(self, model: str, table: ClusterTable) -> None:
         """Write the other nodes that a model's fronts dispatch to; a file that has them is left as it is.
@@ -91,6 +97,20 @@ class LocalNode:
                 present = None
             if table != present:
                 write_cluster_table(folder, table)
+
+    def stand_alone(self, model: str) -> None:
+        """Let a model's fronts serve without other nodes: they dispatch to none, and accept queries.
+
+        A node that is no entrance starts an instance of the longest runtime if it has none.
+
+        Args:
+            model: Name of the model.
+        """
+        self.write_table(model, ClusterTable(nodes={}))
+        if not self._entrance:
+            repository = self._find().state.repository
+            self._entrance = True
+            self.allocate(model, self._requested(repository, partitioned_model(repository, model)))
 
     def close(self) -> None:
         """Let another process control the models."""
@@ -113,7 +133,7 @@ class LocalNode:
         graph, served = ModelGraph.read(state.repository), {front.model for front in fronts}
         late = {name: n for name, n in sorted(ready.items()) if graph.partitioned(name) and name not in served}
         if (reason := self._blocked(late, series)) is not None:
-            return NodeReport(self._name, "restarting", reason)
+            return NodeReport(self._name, "restarting", reason, entrance=self._entrance)
         devices = self._devices_of(server)
         counted = devices if self._devices is None else HostDevices(self._devices, self._devices)
         wanted = {front.model: self._wanted(front) for front in fronts}
@@ -133,7 +153,8 @@ class LocalNode:
             state="serves",
             http=state.http,
             grpc=f"{self._host}:{_port(state.grpc)}",
-            entrance=entrance_of(state, self._host),
+            entrance=self._entrance,
+            gateway_server=gateway_server(state, self._host),
             identity=server.identity,
             cores=devices.cores,
             gpus=devices.gpus,
@@ -166,7 +187,12 @@ class LocalNode:
 
     def _wanted(self, front: ServedFront) -> dict[int, int]:
         """Return the requested instances of a model, by max_length in tokens."""
-        return wanted_now(front.live.repository, front.live.model)
+        return self._requested(front.live.repository, front.live.model)
+
+    def _requested(self, repository: Path, model: PartitionedModel) -> dict[int, int]:
+        """Return the requested instances of a model; an entrance that was none before needs the longest runtime."""
+        counts = wanted_now(repository, model)
+        return {**counts, model.lengths[-1]: max(counts[model.lengths[-1]], int(self._entrance))}
 
     def _lock(self, folder: Path) -> str | None:
         """Lock a model until `close` or the end of this process; return why that is not possible."""
@@ -178,9 +204,11 @@ class LocalNode:
         return None
 
     def _unfinished(self, folder: Path) -> bool:
-        """Return whether a change of a model's instances was interrupted."""
+        """Return whether a change of a model's instances was interrupted, or its fronts are to accept other queries."""
         allocation = read_allocation(folder)
-        return allocation is not None and allocation.loaded is not None
+        if allocation is None:
+            return not self._entrance
+        return allocation.loaded is not None or allocation.entrance != self._entrance
 
     def _model(self, front: ServedFront, wanted: Mapping[int, int], devices: int, counts: ModelCounts) -> ModelReport:
         folder = front.live.repository / front.model
@@ -221,7 +249,7 @@ def check_server(server: str | None) -> ControlledServer:
     return found
 
 
-def entrance_of(state: ServerState, host: str) -> str:
+def gateway_server(state: ServerState, host: str) -> str:
     """Return a server of this machine in the form of `tidal gateway --server`; empty if a gateway cannot use it.
 
     Args:

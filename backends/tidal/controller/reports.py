@@ -80,7 +80,8 @@ class NodeReport:
         reason: Why it does not serve; empty if it does.
         http: `host:port` of its HTTP endpoint; empty if it does not serve.
         grpc: `host:port` of its gRPC endpoint for other nodes; empty if it does not serve.
-        entrance: The server in the form of `tidal gateway --server`; empty if a gateway cannot use it.
+        entrance: Whether queries may arrive at the node; if not, it holds instances for other nodes only.
+        gateway_server: The server in the form of `tidal gateway --server`; empty if a gateway cannot use it.
         identity: Process ids of `tidal serve` and tritonserver; a restart resets all counts.
         cores: Processor cores that the server may use.
         gpus: GPUs that the server may use.
@@ -98,7 +99,8 @@ class NodeReport:
     reason: str = ""
     http: str = ""
     grpc: str = ""
-    entrance: str = ""
+    entrance: bool = True
+    gateway_server: str = ""
     identity: tuple[int, int] = (0, 0)
     cores: int = 0
     gpus: int = 0
@@ -158,7 +160,8 @@ def node_tables(
     """Return the other nodes that the fronts of each node dispatch to, by node and model.
 
     A node is left out where it drains, where its server is not there, and where it serves another version than the
-    front. A node whose server is being restarted stays: fronts do not use it until it answers.
+    front. A node whose server is being restarted stays: fronts do not use it until it answers. Fronts of a node that is
+    no entrance dispatch nothing, and learn where the entrances are.
 
     Args:
         reports: Latest report of each node, by name.
@@ -180,17 +183,25 @@ def node_tables(
                 instances = dict(zip(model.profile.lengths, counts, strict=True))
                 others[other] = RemoteNode(grpc=its.grpc, instances=instances, rank=rank.get(other, 0), tls=None)
             table = ClusterTable(nodes=others, share=known.shares.get(name, 1.0))
+            if not report.entrance:
+                table = ClusterTable(
+                    nodes={}, entrances={each: reports[each].grpc for each in others if reports[each].entrance}
+                )
             tables.setdefault(name, {})[front.model] = table
     return tables
 
 
 def entrances(reports: dict[str, NodeReport]) -> tuple[str, ...]:
-    """Return the servers that gateways use, in the form of `tidal gateway --server`: those of nodes that do not drain.
+    """Return the servers that gateways use, in the form of `tidal gateway --server`: of entrances that do not drain.
 
     Args:
         reports: Latest report of each node, by name.
     """
-    return tuple(its.entrance for _, its in sorted(reports.items()) if its.entrance and not its.draining)
+    return tuple(
+        its.gateway_server
+        for _, its in sorted(reports.items())
+        if its.gateway_server and its.entrance and not its.draining
+    )
 
 
 def without_server(known: NodeReport, report: NodeReport) -> NodeReport:

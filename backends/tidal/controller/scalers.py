@@ -80,7 +80,8 @@ class ClusterScaling:
         if self._settings.only_node:
             scaler.wanted, scaler.reason = present, ""
         more_nodes = self._nodes is not None and self._nodes.may_grow(_uses(reports, None, ()))
-        return scaler.decide(now, devices, len(its), more_nodes=more_nodes), scaler.reason
+        entrances = sum(reports[name].entrance for name in its)
+        return scaler.decide(now, devices, entrances, more_nodes=more_nodes), scaler.reason
 
     def changed(self, model: str, now: float) -> None:
         """Restart observation of a model after a change of its instances."""
@@ -137,5 +138,6 @@ def _uses(reports: Mapping[str, NodeReport], load: RecentLoad | None, drained: S
             node.draining,
             node.draining and name not in drained,
             node.released,
+            node.entrance,
         )
     return uses

@@ -18,8 +18,8 @@ class ScalingSettings:
     """Bounds of scaling.
 
     Args:
-        min_instances: Minimum number of instances per model, of which each node that serves a model keeps one in any
-            case; None: as many as the devices hold, or `max_instances` if that is lower.
+        min_instances: Minimum number of instances per model, of which each entrance that serves a model keeps one in
+            any case; None: as many as the devices hold, or `max_instances` if that is lower.
         max_instances: Maximum number of instances per model; None: as many as the devices hold.
         min_nodes: Number of nodes below which none is released.
         max_nodes: Number of nodes above which none is requested; None: nodes are neither requested nor released.
@@ -73,17 +73,17 @@ class ModelScaler:
         if self._scaler is not None:
             self._scaler.observe(counts.requests, counts.slow, counts.critical)
 
-    def decide(self, now: float, devices: int, nodes: int, *, more_nodes: bool) -> int:
+    def decide(self, now: float, devices: int, entrances: int, *, more_nodes: bool) -> int:
         """Change `wanted` by the rules, and return the number of instances to use now (G). Call it about once a second.
 
         Args:
             now: Current time on the caller's clock, in seconds.
             devices: Instances that the devices of nodes that do not drain hold.
-            nodes: Number of these nodes, each of which keeps an instance.
+            entrances: Number of entrances that do not drain, each of which keeps an instance.
             more_nodes: Whether another node may be used.
         """
         only = self._settings.only_node
-        lowest, highest = self._bounds_of(devices, nodes, more_nodes)
+        lowest, highest = self._bounds_of(devices, entrances, more_nodes)
         if self._bounds != (lowest, highest):
             self._bounds = lowest, highest
             self.changed(now)
@@ -99,22 +99,22 @@ class ModelScaler:
         usable = highest if only else devices
         decision = self._scaler.decide(now, self.wanted) if self._scaler is not None else None
         if decision is Scaling.ADD:
-            self._change(min(max(self.wanted, nodes) + 1, highest), decision.reason)
+            self._change(min(max(self.wanted, entrances) + 1, highest), decision.reason)
         elif decision is Scaling.RELEASE:
             self._change(max(lowest, min(self.wanted - 1, usable)), decision.reason)
-        return max(nodes, min(self.wanted, usable))
+        return max(entrances, min(self.wanted, usable))
 
     def changed(self, now: float) -> None:
         """Restart observation after a change of the instances, since earlier latencies no longer apply."""
         lowest, highest = self._bounds or (1, 1)
         self._scaler = Autoscaler(self._slo_s, min_gpus=lowest, max_gpus=highest, now=now) if lowest < highest else None
 
-    def _bounds_of(self, devices: int, nodes: int, more_nodes: bool) -> tuple[int, int]:
+    def _bounds_of(self, devices: int, entrances: int, more_nodes: bool) -> tuple[int, int]:
         """Return the minimum and the maximum of `wanted`."""
         least, most = self._settings.min_instances, self._settings.max_instances
         if least is None:
             least = devices if most is None else min(devices, most)
-        lowest, highest = max(least, nodes - 1), devices + more_nodes
+        lowest, highest = max(least, entrances - 1), devices + more_nodes
         if most is not None:
             highest = most if self._settings.only_node else min(highest, most)
         return lowest, max(lowest, highest)
@@ -134,6 +134,7 @@ class NodeUse:
         draining: Whether it drains.
         moving: Whether it drains and its instances have not moved yet.
         released: Whether it drains because it is not required.
+        entrance: Whether queries may arrive at it.
     """
 
     devices: Mapping[str, int]
@@ -142,6 +143,7 @@ class NodeUse:
     draining: bool = False
     moving: bool = False
     released: bool = False
+    entrance: bool = True
 
     @property
     def spare(self) -> int:
@@ -233,7 +235,9 @@ class NodeScaler:
         """Return the least loaded node without which all instances fit into the others; None if there is none."""
         if len(active) <= self._min_nodes:
             return None
-        fitting = [name for name in active if _fit_elsewhere(active, name, wanted)]
+        fitting = [
+            name for name in active if _entrance_elsewhere(active, name) and _fit_elsewhere(active, name, wanted)
+        ]
         return min(fitting, key=lambda name: (active[name].busy, name), default=None)
 
 
@@ -252,6 +256,11 @@ def _lacking(active: Mapping[str, NodeUse], wanted: Mapping[str, int]) -> tuple[
             if found is None or more > found[0]:
                 found = more, f"'{model}' needs {count} instances, and the devices of the nodes hold {sum(devices)}"
     return found
+
+
+def _entrance_elsewhere(active: Mapping[str, NodeUse], name: str) -> bool:
+    """Whether queries may arrive at a node other than one."""
+    return any(node.entrance for other, node in active.items() if other != name)
 
 
 def _fit_elsewhere(active: Mapping[str, NodeUse], name: str, wanted: Mapping[str, int]) -> bool:

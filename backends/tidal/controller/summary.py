@@ -54,6 +54,7 @@ def summary(state: ClusterState, load: RecentLoad, pid: int, metrics: str) -> di
             "reason": silent.get(name, report.reason),
             "drain": drain_state(name, nodes, plans),
             "released": report.released,
+            "entrance": report.entrance,
             "grpc": report.grpc,
             "cores": report.cores,
             "gpus": report.gpus,
@@ -87,7 +88,7 @@ def drain_state(name: str, nodes: dict[str, NodeReport], plans: dict[str, dict[s
         return "no"
     used = any(name in others for node in nodes.values() for _, others in node.tables)
     planned = all(
-        name in plan.get("draining", ()) and plan.get("state") == "done" and sum(its.instances) <= 1
+        name in plan.get("draining", ()) and plan.get("state") == "done" and sum(its.instances) <= report.entrance
         for its in report.models
         for plan in (plans.get(its.model, {}),)
     )

@@ -7,6 +7,9 @@ The file is next to the version folders, so that a publish keeps it:
 During a change the file also has `loaded`: the instances that the server has loaded so far. The front then uses the
 smaller of the two counts, so that instances can be added and removed while no request runs on them.
 
+On a node of a cluster that is no entrance it has `"entrance": false`: the front refuses queries, and the longest
+runtime may have no instance.
+
 The file applies only to a server that loads its models by it: `tidal serve` sets `TIDAL_ALLOCATION=file` in the
 server's environment. Under a stock tritonserver the counts in the runtimes' config.pbtxt apply.
 """
@@ -42,11 +45,14 @@ class Allocation(BaseModel):
 
     instances: Counts = Field(min_length=1, description="requested instances of each runtime")
     loaded: Counts | None = Field(None, description="instances loaded on the server during a change")
+    entrance: bool = Field(
+        True, description="whether the front accepts queries; if not, the instances run those of other nodes only"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Allocation:
         longest = max(self.instances)
-        if self.instances[longest] < 1:
+        if self.entrance and self.instances[longest] < 1:
             # Arlo, Equation 7: every query fits the longest runtime, and some fit no other.
             raise ValueError(f"instances: the longest runtime, {longest}, needs at least 1 instance, got 0")
         if self.loaded is not None and self.loaded.keys() != self.instances.keys():
@@ -56,14 +62,18 @@ class Allocation(BaseModel):
     def serving(self) -> dict[int, int]:
         """Instances that the front may use, by max_length ascending: at most those requested and those loaded.
 
-        The longest runtime keeps 1 (Arlo, Equation 7) even where none is loaded: a server may lack it for a moment, and
-        a front needs one runtime that fits every query. `loaded` itself may be 0, so that an interrupted change can be
-        read and completed.
+        The longest runtime of an entrance keeps 1 (Arlo, Equation 7) even where none is loaded: a server may lack it
+        for a moment, and a front needs one runtime that fits every query. `loaded` itself may be 0, so that an
+        interrupted change can be read and completed.
         """
         loaded = self.instances if self.loaded is None else self.loaded
         serving = {length: min(self.instances[length], loaded[length]) for length in sorted(self.instances)}
         longest = max(serving)
-        return {**serving, longest: max(1, serving[longest])}
+        return {**serving, longest: max(int(self.entrance), serving[longest])}
+
+    def completed(self) -> Allocation:
+        """Return the allocation after its change."""
+        return self.model_copy(update={"loaded": None})
 
     def check(self, max_lengths: Iterable[int]) -> None:
         """Check the allocation against a model's runtimes.
@@ -81,19 +91,24 @@ class Allocation(BaseModel):
             raise InvalidArgument(f"instances lacks {listed(missing)}, the model's runtimes are {listed(known)}")
 
 
-def make_allocation(instances: Mapping[int, int], loaded: Mapping[int, int] | None = None) -> Allocation:
+def make_allocation(
+    instances: Mapping[int, int], loaded: Mapping[int, int] | None = None, *, entrance: bool = True
+) -> Allocation:
     """Validate an allocation.
 
     Args:
         instances: Requested instances by max_length in tokens.
         loaded: Instances loaded on the server during a change, for the same lengths; None without a change.
+        entrance: Whether the front accepts queries.
 
     Raises:
         InvalidArgument: A count or length is not valid; the message names the field and what is accepted.
     """
     try:
         return Allocation(
-            instances=dict(sorted(instances.items())), loaded=None if loaded is None else dict(sorted(loaded.items()))
+            instances=dict(sorted(instances.items())),
+            loaded=None if loaded is None else dict(sorted(loaded.items())),
+            entrance=entrance,
         )
     except ValidationError as error:
         raise InvalidArgument(sentence_of(error)) from None
@@ -113,7 +128,7 @@ def read_allocation(model_dir: Path) -> Allocation | None:
 
 def write_allocation(model_dir: Path, allocation: Allocation) -> None:
     """Write or replace a model's allocation atomically."""
-    write_atomically(model_dir / ALLOCATION_FILE, allocation.model_dump_json(indent=1, exclude_none=True) + "\n")
+    write_atomically(model_dir / ALLOCATION_FILE, allocation.model_dump_json(indent=1, exclude_defaults=True) + "\n")
 
 
 def configured_instances(model_dir: Path, max_lengths: Iterable[int]) -> dict[int, int]:
@@ -130,8 +145,8 @@ def configured_instances(model_dir: Path, max_lengths: Iterable[int]) -> dict[in
     return {length: instance_count(read_config(folder)) for length, folder in folders.items()}
 
 
-def usable_instances(model_dir: Path, max_lengths: Iterable[int]) -> dict[int, int]:
-    """Instances by max_length, ascending, that a front in this process may use: those that are loaded.
+def usable_allocation(model_dir: Path, max_lengths: Iterable[int]) -> Allocation:
+    """Allocation that a front in this process follows: the file's, or the instances of the runtimes' config.pbtxt.
 
     Args:
         model_dir: Folder of the front in the repository.
@@ -143,12 +158,12 @@ def usable_instances(model_dir: Path, max_lengths: Iterable[int]) -> dict[int, i
     lengths = sorted(max_lengths)
     allocation = read_allocation(model_dir) if os.environ.get(ALLOCATION_VARIABLE) == "file" else None
     if allocation is None:
-        return configured_instances(model_dir, lengths)
+        return make_allocation(configured_instances(model_dir, lengths))
     try:
         allocation.check(lengths)
     except InvalidArgument as error:
         raise InvalidArgument(f"{model_dir / ALLOCATION_FILE}: {error}") from None
-    return allocation.serving()
+    return allocation
 
 
 def allocation_stamp(model_dir: Path) -> Stamp:

@@ -4,6 +4,8 @@ The file is next to the version folders and to `allocation.json`, which has the 
 
     {"share": 0.5, "nodes": {"b": {"grpc": "10.0.0.2:8001", "rank": 0, "instances": {"64": 1, "512": 2}}}}
 
+On a node that is no entrance the table has no nodes, and `entrances` names where queries may be sent.
+
 A front dispatches over its own instances and these. It calls the version that it serves itself, so a version number
 has to have the same content on all nodes.
 """
@@ -63,6 +65,11 @@ class ClusterTable(BaseModel):
 
     share: float = Field(1.0, gt=0.0, le=1.0, description="share of the model's queries that arrive at this node")
     nodes: dict[str, RemoteNode] = Field(max_length=MAX_NODES, description="other nodes that serve the model")
+    entrances: dict[str, str] = Field(
+        {},
+        max_length=MAX_NODES,
+        description="host:port of the gRPC endpoint of each entrance, by name, for a node that is none",
+    )
 
     @field_validator("nodes")
     @classmethod
@@ -70,6 +77,11 @@ class ClusterTable(BaseModel):
         for name in value:
             check_node_name(name)
         return value
+
+    @field_validator("entrances")
+    @classmethod
+    def _check_entrances(cls, value: dict[str, str]) -> dict[str, str]:
+        return {check_node_name(name): check_address(address) for name, address in value.items()}
 
     def check(self, max_lengths: Iterable[int]) -> None:
         """Check the table against a model's runtimes.
@@ -127,9 +139,9 @@ def read_cluster_table(model_dir: Path) -> ClusterTable:
 
 
 def write_cluster_table(model_dir: Path, table: ClusterTable) -> None:
-    """Write or replace the table atomically; remove the file if no node is left."""
+    """Write or replace the table atomically; remove the file if it names no node."""
     path = model_dir / CLUSTER_FILE
-    if table.nodes:
+    if table.nodes or table.entrances:
         write_atomically(path, table.model_dump_json(indent=1, exclude_none=True) + "\n")
     else:
         path.unlink(missing_ok=True)

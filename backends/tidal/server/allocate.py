@@ -174,7 +174,9 @@ def write_wanted(repository: Path, model: PartitionedModel, wanted: Mapping[int,
         write_allocation(repository / model.name, allocation)
 
 
-def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s: float = _WAIT_S) -> None:
+def allocate(
+    front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s: float = _WAIT_S, *, entrance: bool = True
+) -> None:
     """Change the instances of a serving model's runtimes; return when the model uses them.
 
     Args:
@@ -182,6 +184,7 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
         wanted: Requested instances by max_length, for every runtime.
         report: Receiver of progress, one sentence per call.
         wait_s: Longest time in seconds for the model to stop using instances, and to start using new ones.
+        entrance: Whether the model accepts queries; if not, it may be left without the longest runtime.
 
     Raises:
         InvalidArgument: The counts are not valid; nothing was changed.
@@ -191,14 +194,17 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
     """
     model = front.model
     folder = front.repository / model.name
-    target = make_allocation(wanted)
+    target = make_allocation(wanted, entrance=entrance)
     target.check(model.lengths)
     check_one_server(front.repository, model.name, front.metrics)
     with exclusive_change(folder):
-        loaded = _wait_until_longest_loaded(front, wait_s)
+        before = read_allocation(folder)
+        was_entrance = before is None or before.entrance
+        loaded = _wait_until_longest_loaded(front, wait_s) if was_entrance else front.loaded()
+        accepts = entrance and was_entrance  # until all instances are loaded
         batches = plan_steps(model.name, loaded, target.instances)
         if batches:
-            change = make_allocation(target.instances, loaded)
+            change = make_allocation(target.instances, loaded, entrance=accepts)
             write_allocation(folder, change)
             least = change.serving()
             _wait(front, lambda used: all(used.get(n, 0) <= least[n] for n in least), wait_s, "stop using instances")
@@ -206,7 +212,7 @@ def allocate(front: LiveFront, wanted: Mapping[int, int], report: Report, wait_s
         for batch in batches:
             _load(front, batch)
             loaded.update({step.max_length: step.after for step in batch})
-            write_allocation(folder, make_allocation(target.instances, loaded))
+            write_allocation(folder, make_allocation(target.instances, loaded, entrance=accepts))
             for step in batch:
                 report(str(step))
         write_allocation(folder, target)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import Internal, NotFound, TidalError
-from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
+from tidal.repository.allocation import read_allocation, write_allocation
 from tidal.server.active_config import (
     active_config,
     check_allocation,
@@ -152,7 +152,7 @@ def _load_runtimes(control: ServerControl, graph: ModelGraph, front: str, runtim
     folder = graph.entry(front).folder
     allocation = read_allocation(folder)
     if allocation is not None and allocation.loaded is not None:
-        write_allocation(folder, make_allocation(allocation.instances))
+        write_allocation(folder, allocation.completed())
 
 
 def _restore_runtimes(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tidal.catalog.graph import ModelGraph
 from tidal.errors import InvalidArgument, TidalError, Unavailable
-from tidal.repository.allocation import Allocation, make_allocation, read_allocation, write_allocation
+from tidal.repository.allocation import Allocation, read_allocation, write_allocation
 from tidal.server.active_config import ActiveConfig, active_config, check_allocation, load_model
 from tidal.server.change_lock import exclusive_change
 from tidal.server.control import ServerControl
@@ -94,7 +94,7 @@ def clear_unfinished_changes(repository: Path, models: Sequence[str]) -> None:
         with suppress(Unavailable), exclusive_change(repository / name):
             allocation = _unfinished(repository / name)  # it may have been completed meanwhile
             if allocation is not None:
-                write_allocation(repository / name, make_allocation(allocation.instances))
+                write_allocation(repository / name, allocation.completed())
 
 
 def _unfinished(front: Path) -> Allocation | None:

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 #: How entrances dispatch; the first is what serves.
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "nodes are assigned to entrances": {},
+    "other nodes are no entrances": {"all_entrances": False},
     "nothing is assigned": {"affinity": False},
     "others' queries every 100 ms": {"exchange_s": 0.1},
     "others' queries every 20 ms": {"exchange_s": 0.02},
 }
-SERVED = next(iter(WAYS))
+SERVED, GIVEN_BACK = list(WAYS)[:2]
 
 
 @style.styled

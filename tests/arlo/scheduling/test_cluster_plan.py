@@ -179,6 +179,36 @@ def test_the_counts_are_the_best_with_enough_of_the_longest(demand: list[float],
         assert cost(problem, found.instances) == pytest.approx(best)
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(0, 150).map(float), min_size=3, max_size=3).filter(any),
+    st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=1, max_size=4),
+)
+def test_the_counts_are_the_best_with_one_of_the_longest_per_entrance(
+    demand: list[float], given_nodes: list[tuple[int, bool]]
+) -> None:
+    """Against all divisions of the devices; with fewer entrances they are as good as before or better."""
+    costs = []
+    profiles, devices = PROFILES[:3], sum(count for count, _ in given_nodes)
+    for all_entrances in (True, False):
+        nodes = [
+            ClusterNode(f"n{at}", count, (0, 0, 0), (0.0,) * 3, entrance=all_entrances or entrance)
+            for at, (count, entrance) in enumerate(given_nodes)
+        ]
+        longest = max(1, sum(node.entrance for node in nodes))
+        plan = plan_cluster(nodes, profiles, demand, min_gain=0.0)
+        found = tuple(sum(column) for column in zip(*plan.after, strict=True))
+        assert all(row[-1] >= node.entrance for node, row in zip(nodes, plan.after, strict=True))
+        problem = AllocationProblem(devices, tuple(profiles), tuple(demand), longest)
+        least = least_instances(problem)
+        least[-1] = max(least[-1], longest)
+        if sum(least) > devices:
+            return  # the demand is scaled down: no cost to compare
+        assert cost(problem, found) == pytest.approx(min(cost(problem, counts) for counts in divisions(devices, least)))
+        costs.append(cost(problem, found))
+    assert costs[1] <= costs[0] * (1 + 1e-9)
+
+
 def node(
     name: str, devices: int, *instances: int, busy_s: tuple[float, ...] = (), draining: bool = False
 ) -> ClusterNode:

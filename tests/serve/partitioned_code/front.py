@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 
 from tidal.arlo.manifest import load_arlo_manifest
 from tidal.errors import TidalError
-from tidal.repository.allocation import usable_instances
+from tidal.repository.allocation import usable_allocation
 from tidal.repository.names import runtime_model
 
 
@@ -21,7 +21,7 @@ class TritonPythonModel:
         self.folder = Path(args["model_repository"])
         manifest = load_arlo_manifest(self.folder / args["model_version"])
         self.lengths = [runtime.max_length for runtime in manifest.runtimes]
-        self.allowed = usable_instances(self.folder, self.lengths)
+        self.allowed = usable_allocation(self.folder, self.lengths).serving()
         self.running = dict.fromkeys(self.lengths, 0)
         self.changed = threading.Condition()
         self.closing = threading.Event()
@@ -39,7 +39,7 @@ class TritonPythonModel:
         while True:
             with self.changed:
                 with suppress(TidalError):  # written for other runtimes: keep the current allocation
-                    self.allowed = usable_instances(self.folder, self.lengths)
+                    self.allowed = usable_allocation(self.folder, self.lengths).serving()
                 self.changed.notify_all()
                 used = {n: max(self.allowed[n], self.running[n]) for n in self.lengths}
             for n, gauge in self.gauges.items():

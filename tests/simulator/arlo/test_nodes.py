@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidal.arlo.scheduling import AllocationProblem, RuntimeProfile, demand_by_runtime, solve
 from tidal.errors import InvalidArgument
 from tidal.simulator.arlo import (
     LengthHistory,
@@ -92,6 +93,7 @@ def clusters(draw: st.DrawFn) -> SimulatedNodes:
     return SimulatedNodes(
         devices,
         entrances,
+        all_entrances=draw(st.booleans()),
         exchange_s=draw(st.sampled_from([None, 0.05])),
         hop_s=draw(st.sampled_from([0.0, 0.0005, 0.02])),
         notice_s=draw(st.sampled_from([0.0, 0.05, 0.5])),
@@ -134,6 +136,22 @@ def test_queries_of_several_entrances_share_an_instance_in_turn() -> None:
     nodes = SimulatedNodes((1, 1, 1, 2), entrances=3, hop_s=0.0)
     found = simulate_nodes(source, TIMES, nodes, slo_s=SLO_S, history=history, overhead_s=0.0, seed=3)
     assert sorted(found.latencies_s) == pytest.approx([0.01, 0.02, 0.03])
+
+
+def test_nodes_that_are_no_entrances_give_their_longest_runtime_back() -> None:
+    """Short queries at one of four nodes: the same placement as that of the controller's plan for these nodes."""
+    history, source = LengthHistory({20: 3000.0, 200: 1.0}, 10.0), requests(250.0)
+    counts = {}
+    for all_entrances in (True, False):
+        nodes = SimulatedNodes((2,) * 4, all_entrances=all_entrances)
+        found = simulate_nodes(source, TIMES, nodes, slo_s=SLO_S, history=history)
+        counts[all_entrances] = found.samples[0].instances
+        assert len(found.latencies_s) == sum(len(second.times) for second in source)
+    assert (counts[True][-1], counts[False][-1]) == (4, 1)
+    assert sum(counts[True]) == sum(counts[False]) == 8
+    demand = demand_by_runtime(history.by_length, TIMES.max_lengths, observed_s=history.seconds, slo_s=SLO_S)
+    profiles = tuple(RuntimeProfile.from_service(each, SLO_S, 120.0) for each in TIMES.static_s)
+    assert solve(AllocationProblem(8, profiles, tuple(demand), 1)).instances == counts[False]
 
 
 class TestLosses:

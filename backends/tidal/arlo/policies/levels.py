@@ -144,19 +144,34 @@ class RuntimeLevel:
         heapify(self._heap)
 
 
-def check_counts(node: str | None, counts: Sequence[int], runtimes: int) -> None:
+def fitting_levels(levels: Sequence[RuntimeLevel]) -> list[list[RuntimeLevel]]:
+    """Return by length in tokens the levels with instances that fit it, ascending.
+
+    Args:
+        levels: All levels, ascending by `max_length`.
+    """
+    fitting: list[list[RuntimeLevel]] = []
+    for at, level in enumerate(levels):
+        deployed = [longer for longer in levels[at:] if len(longer)]
+        fitting += [deployed] * (level.max_length + 1 - len(fitting))
+    return fitting
+
+
+def check_counts(node: str | None, counts: Sequence[int], runtimes: int, longest: int) -> None:
     """Check the numbers of instances of a node.
 
     Args:
-        node: Name of the node; None for this one, which has at least one instance of the longest runtime (Eq. 7).
+        node: Name of the node; None for this one.
         counts: Instances by runtime.
         runtimes: Number of runtimes.
+        longest: Minimum number of instances of the longest runtime on this node (Eq. 7).
 
     Raises:
         InvalidArgument: The numbers do not match the runtimes.
     """
-    if len(counts) != runtimes or min(counts) < 0 or (node is None and counts[-1] < 1):
-        where, least = ("", ", at least 1 for the longest runtime") if node is None else (f" of node '{node}'", "")
+    if len(counts) != runtimes or min(counts) < 0 or (node is None and counts[-1] < longest):
+        where = "" if node is None else f" of node '{node}'"
+        least = f", at least {longest} for the longest runtime" if node is None and longest else ""
         raise InvalidArgument(
             f"the allocation {list(counts)}{where} does not match the runtimes; expected {runtimes} counts{least}"
         )

@@ -11,7 +11,7 @@ from operator import attrgetter
 from tidal.arlo.policies.algorithm_1 import choose_level
 from tidal.arlo.policies.base import ArloBatch, ArloQuery
 from tidal.arlo.policies.deadlines import WaitingDeadlines
-from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel, check_counts
+from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel, check_counts, fitting_levels
 from tidal.arlo.scheduling import capacity_within
 from tidal.errors import InvalidArgument
 
@@ -31,12 +31,13 @@ class PartitionedPolicy:
         runtimes: The runtimes' `max_length` in tokens, ascending.
         latencies_s: Latency of one query padded to each runtime, in seconds.
         slo_s: Latency objective in seconds, which determines the capacity of instances.
-        instances: Local instances by runtime, at least one of the last (Eq. 7).
+        instances: Local instances by runtime, at least one of the last (Eq. 7) unless nothing is submitted.
         threshold: λ of Algorithm 1.
         decay: α of Algorithm 1.
         peek: L of Algorithm 1.
         depth: Queries that an instance is given at a time: with 2 it has the next one while it runs one, and does not
             idle until that has been sent.
+        accepts: Whether queries are submitted; see `allocate`.
 
     Raises:
         InvalidArgument: `instances` does not match the runtimes.
@@ -53,6 +54,7 @@ class PartitionedPolicy:
         decay: float = 0.9,
         peek: int = 6,
         depth: int = 1,
+        accepts: bool = True,
     ) -> None:
         self._threshold, self._decay, self._peek = threshold, decay, peek
         self._depth, self._share = depth, 1.0
@@ -60,7 +62,6 @@ class PartitionedPolicy:
             self._make_level(max_length, capacity_within(slo_s, latency))
             for max_length, latency in zip(runtimes, latencies_s, strict=True)
         ]
-        self._fitting: list[list[RuntimeLevel]] = []  # by length: levels with instances that fit it, ascending
         self._lanes = count()
         self._instances: dict[int, RuntimeInstance] = {}
         self._leaving: dict[int, RuntimeInstance] = {}
@@ -70,7 +71,7 @@ class PartitionedPolicy:
         self._deadlines = WaitingDeadlines(tuple(latencies_s))
         self.demotions = 0
         """Dispatches to a longer runtime than the shortest deployed one that fits."""
-        self.allocate(instances)
+        self.allocate(instances, accepts=accepts)
 
     @property
     def max_concurrency(self) -> int:
@@ -184,7 +185,12 @@ class PartitionedPolicy:
         self._dispatch_again([*batch.queries, *orphans])
 
     def allocate(
-        self, instances: Sequence[int], remote: Mapping[str, Sequence[int]] | None = None, share: float = 1.0
+        self,
+        instances: Sequence[int],
+        remote: Mapping[str, Sequence[int]] | None = None,
+        share: float = 1.0,
+        *,
+        accepts: bool = True,
     ) -> None:
         """Change the number of instances by runtime.
 
@@ -192,23 +198,24 @@ class PartitionedPolicy:
         dispatched again. If a runtime grows, leaving instances are kept before new ones are added.
 
         Args:
-            instances: Local instances by runtime, at least one of the last (Eq. 7).
+            instances: Local instances by runtime, at least one of the last (Eq. 7) if queries come or are outstanding.
             remote: Instances by runtime of each other node, in the order in which equally loaded ones are preferred;
                 None if there is none.
             share: Share of the queries for these instances that this policy dispatches; others dispatch the rest alike.
                 What an instance has of the others is unknown, so its congestion is that of its own queries over this.
+            accepts: Whether queries are submitted.
 
         Raises:
             InvalidArgument: The numbers do not match the runtimes; nothing has changed.
         """
         wanted: dict[str | None, Sequence[int]] = {None: instances}
         wanted.update((node, counts) for node, counts in (remote or {}).items())
+        longest = int(accepts or any(self.outstanding))
         for node, counts in wanted.items():
-            check_counts(node, counts, len(self._levels))
+            check_counts(node, counts, len(self._levels), longest)
         self._share = share if remote else 1.0
         gone = {instance.node for instance in self._instances.values()}.difference(wanted)
-        orphans: list[ArloQuery] = []
-        none = [0] * len(self._levels)
+        orphans, none = list[ArloQuery](), [0] * len(self._levels)
         for runtime, level in enumerate(self._levels):
             by_node, staying = level.by_node(), list[RuntimeInstance]()
             for node in (*wanted, *gone):
@@ -219,10 +226,7 @@ class PartitionedPolicy:
                 added = [self._add_instance(runtime, node) for _ in range(number - len(present))]
                 staying += sorted([*present[leaving:], *added], key=_lane)
             level.arrange(staying)
-        self._fitting = []
-        for i, level in enumerate(self._levels):
-            deployed = [longer for longer in self._levels[i:] if len(longer)]
-            self._fitting += [deployed] * (level.max_length + 1 - len(self._fitting))
+        self._fitting = fitting_levels(self._levels)
         self._dispatch_again(orphans)
 
     def _count(self, node: str | None) -> list[int]:

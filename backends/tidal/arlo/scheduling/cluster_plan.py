@@ -12,6 +12,8 @@ from tidal.arlo.scheduling.scaling import InstanceLoad
 from tidal.arlo.scheduling.solution import Solution, solve
 from tidal.errors import InvalidArgument
 
+_ENTRANCES = "every entrance needs an instance of the longest runtime"
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
@@ -129,7 +131,7 @@ def plan_cluster(
         problem = AllocationProblem(total, tuple(runtimes), tuple(demand), longest)
         if counted[-1] < longest:
             solution = solve(problem)
-            wanted, reason = solution.instances, "every entrance needs an instance of the longest runtime"
+            wanted, reason = solution.instances, _ENTRANCES
         elif (found := reallocate(problem, counted, min_gain)) is not None:
             solution, wanted = found.solution, found.after
             mean_before, mean_best = found.mean_before_s, found.mean_best_s
@@ -140,7 +142,7 @@ def plan_cluster(
         wanted = _fitting(counted, _loads(nodes), total, longest)
         reason = "there were too few queries to decide on" if any(demand) else "there were no queries"
         if wanted != counted:
-            reason += f", and {number} instead of {sum(counted)}"
+            reason += f", and {_ENTRANCES if sum(counted) == total else f'{number} instead of {sum(counted)}'}"
     after = _placed(nodes, active, wanted)
     if after != before and wanted == counted:
         names = ", ".join(node.name for node in nodes if node.draining)
@@ -164,7 +166,7 @@ def _check_counts(counts: Sequence[int], devices: int, longest: int) -> None:
     if min(counts) < 0 or counts[-1] < longest:
         raise InvalidArgument(
             f"instances are {', '.join(map(str, counts))}; accepted are numbers from 0, of the longest runtime at "
-            f"least {longest}, one for each node that does not drain"
+            f"least {longest}, one for each entrance that does not drain"
         )
     if sum(counts) > devices:
         raise InvalidArgument(f"{sum(counts)} instances are set, and the devices of the nodes hold {devices}")

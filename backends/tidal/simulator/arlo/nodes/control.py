@@ -92,7 +92,7 @@ class Controller:
                 history.by_length, self._max_lengths, observed_s=history.seconds, slo_s=self._slo_s
             )
             none = (0,) * len(self._max_lengths)
-            given = [ClusterNode(node.name, node.devices, none, none) for node in up]
+            given = [ClusterNode(node.name, node.devices, none, none, self._is_entrance(node)) for node in up]
             rows = list(plan_cluster(given, self._profiles, demand, self._min_gain).after)
         for node, row in zip(up, rows, strict=True):
             node.start(row)
@@ -166,7 +166,10 @@ class Controller:
             by_length = {int(length): int(self._seen[length]) for length in np.flatnonzero(self._seen)}
             observed_s = now - self._since
             demand = demand_by_runtime(by_length, self._max_lengths, observed_s=observed_s, slo_s=self._slo_s)
-        given = [ClusterNode(node.name, node.devices, node.instances, tuple(node.busy_s)) for node in members]
+        given = [
+            ClusterNode(node.name, node.devices, node.instances, tuple(node.busy_s), self._is_entrance(node))
+            for node in members
+        ]
         plan = plan_cluster(given, self._profiles, demand, self._min_gain)
         self.plans.append(PlanRecord(now, plan.reason, plan.moves))
         self._changing = [(node, node.life) for node in members]
@@ -175,6 +178,9 @@ class Controller:
         self._seen[:] = 0
         for node in members:
             node.busy_s = [0.0] * len(node.busy_s)
+
+    def _is_entrance(self, node: SimulatedNode) -> bool:
+        return self._settings.all_entrances or node.index < self._settings.entrances
 
     def _next_stage(self, now: float) -> None:
         """End the instances that the next stage replaces; their devices load the others meanwhile."""

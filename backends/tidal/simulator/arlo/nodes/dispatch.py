@@ -20,10 +20,15 @@ class InformedPolicy(PartitionedPolicy):
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
 
     def allocate(
-        self, instances: Sequence[int], remote: Mapping[str, Sequence[int]] | None = None, share: float = 1.0
+        self,
+        instances: Sequence[int],
+        remote: Mapping[str, Sequence[int]] | None = None,
+        share: float = 1.0,
+        *,
+        accepts: bool = True,
     ) -> None:
         """Change the number of instances by runtime and node; see `PartitionedPolicy`. Loads are those of all."""
-        super().allocate(instances, remote)
+        super().allocate(instances, remote, accepts=accepts)
         self._cells = {}
         for lane, instance in self._instances.items():
             if lane not in self._leaving:

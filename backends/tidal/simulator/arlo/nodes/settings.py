@@ -46,6 +46,8 @@ class SimulatedNodes:
     Attributes:
         devices: Number of devices of each node, each of which holds one instance.
         entrances: Number of nodes at which queries arrive, from the first one on; each query goes to one at random.
+        all_entrances: Whether the other nodes are entrances too, which keep an instance of the longest runtime although
+            no query arrives there.
         exchange_s: Time between two exchanges of what the entrances have outstanding, in seconds, so what they know of
             each other's queries is up to twice as old; None: an entrance knows its own queries only, as when serving.
         affinity: Whether nodes are assigned to the entrances, as when serving.
@@ -62,6 +64,7 @@ class SimulatedNodes:
 
     devices: tuple[int, ...]
     entrances: int = 1
+    all_entrances: bool = True
     exchange_s: float | None = None
     affinity: bool = True
     depth: int = SERVED_DEPTH
