@@ -16,6 +16,7 @@ from tidal.requests import Array
 from tidal.service import ModelUnavailable
 from tidal.serving.coded_errors import parse_remote_error
 from tidal.tracing.current import current_span
+from tidal_client.codec import InferRequest
 
 # gRPC waits up to two minutes before it connects again to a server that was away.
 _CHANNEL = [
@@ -32,8 +33,8 @@ _CHANNEL = [
 _PROBE_PAUSE_S = 0.25
 _PROBE_TIMEOUT_S = 0.5
 # Statuses of a call that did not reach a server which answers, and the status of one that took too long.
-_UNREACHABLE = ("StatusCode.UNAVAILABLE", "StatusCode.CANCELLED")
-_TIMED_OUT = "StatusCode.DEADLINE_EXCEEDED"
+_UNREACHABLE = ("UNAVAILABLE", "CANCELLED")
+_TIMED_OUT = "DEADLINE_EXCEEDED"
 
 
 class RemoteServer:
@@ -52,13 +53,18 @@ class RemoteServer:
     """
 
     def __init__(self, name: str, node: RemoteNode, log: logging.Logger) -> None:
-        # Imported here: only fronts with other nodes need it, and it takes 0.2 s.
-        from tritonclient import grpc
+        # Imported here: only fronts with other nodes need them, and it takes 0.2 s.
+        import grpc
+        from tritonclient.grpc.service_pb2 import ServerLiveRequest
+        from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+        from tidal_client.transports import grpc_messages
 
         self.node = node
-        self._grpc = grpc
+        self._error, self._messages, self._probe_request = grpc.RpcError, grpc_messages, ServerLiveRequest()
         self._name, self._log = name, log
-        self._client = grpc.InferenceServerClient(node.grpc, channel_args=_CHANNEL, **_tls(name, node))
+        self._channel = _channel(name, node)
+        self._stub = GRPCInferenceServiceStub(self._channel)
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._reachable, self._probing = True, False
@@ -102,46 +108,34 @@ class RemoteServer:
             limit_s = min(timeout_s, latency_ms / 1e3)
         if (span := current_span()) is not None:
             parameters["traceparent"] = span.header()
+        request = self._messages.infer_message(InferRequest(model, inputs, outputs, parameters))
+        request.model_version = str(version)
         try:
-            result = self._client.infer(
-                model,
-                [self._input(name, array) for name, array in inputs.items()],
-                str(version),
-                [self._grpc.InferRequestedOutput(name) for name in outputs],
-                client_timeout=limit_s,
-                parameters=parameters,
-            )
-        except self._grpc.InferenceServerException as error:
+            answer = self._stub.ModelInfer(request, timeout=limit_s)
+        except self._error as error:
             raise self._failure(model, error, late=limit_s < timeout_s) from None
         except ValueError:  # the channel was closed: the node was disconnected
             raise ModelUnavailable(f"node '{self._name}' was disconnected", died=False) from None
-        arrays: dict[str, Array] = {}
+        arrays: dict[str, Array] = self._messages.response_arrays(answer)
         for name in outputs:
-            array = result.as_numpy(name)
-            if array is None:
+            if name not in arrays:
                 raise Unavailable(f"model '{model}' of node '{self._name}' did not give the output '{name}'")
-            arrays[name] = array
         return arrays
 
     def close(self) -> None:
         """Close the connection; calls that run fail with `ModelUnavailable`."""
         self._closing.set()
-        self._client.close()
-
-    def _input(self, name: str, array: Array) -> Any:
-        given = self._grpc.InferInput(name, list(array.shape), "INT64")
-        given.set_data_from_numpy(array)
-        return given
+        self._channel.close()
 
     def _failure(self, model: str, error: Any, *, late: bool) -> Exception:
         """Return the error of a failed call.
 
         Args:
             model: Name of the model that was called.
-            error: Error of the client.
+            error: Error of gRPC.
             late: Whether the call was limited by the deadline of its query, which says little about the node.
         """
-        status, message = error.status(), str(error.message())
+        status, message = error.code().name, str(error.details())
         found = parse_remote_error(model, message)
         if isinstance(found, ModelUnavailable):
             return found
@@ -182,8 +176,11 @@ class RemoteServer:
             self._closing.wait(_PROBE_PAUSE_S)
         while not self._closing.is_set():
             try:
-                live, reason = self._client.is_server_live(client_timeout=_PROBE_TIMEOUT_S), "it is not live"
-            except (self._grpc.InferenceServerException, ValueError) as error:
+                answer = self._stub.ServerLive(self._probe_request, timeout=_PROBE_TIMEOUT_S)
+                live, reason = answer.live, "it is not live"
+            except self._error as error:
+                live, reason = False, str(error.details())
+            except ValueError as error:  # the channel was closed
                 live, reason = False, str(error)
             with self._lock:
                 if live:
@@ -195,15 +192,16 @@ class RemoteServer:
             self._closing.wait(_PROBE_PAUSE_S)
 
 
-def _tls(name: str, node: RemoteNode) -> dict[str, Any]:
-    """Return the arguments of a client for a node's TLS."""
+def _channel(name: str, node: RemoteNode) -> Any:
+    """Return a channel to a node's server."""
+    import grpc
+
     if node.tls is None:
-        return {}
-    files = {"root_certificates": node.tls.ca, "certificate_chain": node.tls.certificate, "private_key": node.tls.key}
-    for file in files.values():
+        return grpc.insecure_channel(node.grpc, options=_CHANNEL)
+    contents: list[bytes | None] = []
+    for file in (node.tls.ca, node.tls.key, node.tls.certificate):
         try:
-            if file is not None:
-                Path(file).read_bytes()
+            contents.append(None if file is None else Path(file).read_bytes())
         except OSError as error:
             raise InvalidArgument(f"nodes.{name}.tls: {file} cannot be read: {error.strerror}") from None
-    return {"ssl": True, **files}
+    return grpc.secure_channel(node.grpc, grpc.ssl_channel_credentials(*contents), options=_CHANNEL)
