@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.flover.policies.test_scheduler import COSTS
@@ -115,6 +115,8 @@ class Simulation:
             self.write({self.table.slot((chunk.item, 0)): chunk.end})
             self.prefilled[chunk.item] = chunk.end
             if chunk.last:
+                # Beams continue copies of the prompt.
+                self.write({self.table.slot((chunk.item, number)): chunk.end for number in range(1, chunk.item.slots)})
                 self.step_of(chunk.item)
                 for number in range(chunk.item.slots):
                     if chunk.item in self.prefilled:
@@ -141,6 +143,7 @@ REQUESTS = st.lists(
 
 
 @given(REQUESTS, st.integers(2, 5), st.integers(0, 20))
+@example([(1, 1, 1, 0)] * 3 + [(1, 3, 1, 2), (1, 3, 2, 0), (17, 2, 2, 0)], 4, 1)  # two beams of a long prompt are moved
 @settings(max_examples=300)
 def test_all_generations_end_within_the_budget(
     requests: list[tuple[int, int, int, int]], slots: int, more: int
