@@ -12,13 +12,27 @@ import typer
 
 from benchmarks.kept import cache_folder, kept_file
 from benchmarks.report import Report, progress
-from benchmarks.tabi import claims, equality, figures, importance, offline, outcome, packing, plot, setting
+from benchmarks.tabi import (
+    claims,
+    equality,
+    figures,
+    importance,
+    offline,
+    outcome,
+    packing,
+    plot,
+    setting,
+    sized_case,
+)
+from benchmarks.tabi.artefacts import TaskArtefacts
 from benchmarks.tabi.importance import ImportanceCost
 from benchmarks.tabi.outcome import TaskOutcome
 from benchmarks.tabi.packing import PackingFactor
-from benchmarks.tabi.prepare import TaskArtefacts, prepare
-from benchmarks.tabi.repository import LARGE_PADDED, ServedModels, load, write_repository
+from benchmarks.tabi.prepare import prepare
+from benchmarks.tabi.repository import LARGE_PADDED, ServedModels, load, unload, write_repository
 from benchmarks.tabi.rounds import FULL, QUICK, TabiSize, measure_task
+from benchmarks.tabi.sized_case import SizedOutcome
+from benchmarks.tabi.sized_levels import facts, prepare_sized, sized_artefacts
 from benchmarks.tabi.sweeps import QUICK_SCALES, SCALES, PrunedWords, SweepPoint, Sweeps
 from benchmarks.tabi.tasks import TaskQueries
 from benchmarks.tabi.variants import (
@@ -58,6 +72,7 @@ class TabiFindings:
     ensembles: dict[str, tuple[float, float]] = field(default_factory=dict)
     engines: dict[str, float] = field(default_factory=dict)
     packings: dict[str, PackingFactor] = field(default_factory=dict)  # the last task's
+    sized: list[SizedOutcome] = field(default_factory=list)
 
 
 def main(
@@ -68,6 +83,7 @@ def main(
     """Compare ways to reach a large classifier's accuracy: single models, voting, Tabi with and without its parts."""
     report = Report("tabi", quick)
     artefacts = prepare(data)
+    larger = _sized(artefacts, quick=quick)
     size = QUICK if quick else FULL
     setting.add_setting(report, artefacts, size)
     manifests = [each.version(each.task.name) / MANIFEST_FILE for each in artefacts]
@@ -80,6 +96,7 @@ def main(
         for each, choice in zip(artefacts, choices, strict=True):
             systems = _planned(fronts(each.manifest, choice), quick=quick)
             planned.append((systems, write_repository(repository, each, systems)))
+        plans = {task: sized_case.plan(repository, each) for task, each in larger.items()}
         progress("starting tidal serve")
         with tidal_serve(repository, "--model", artefacts[0].manifest.levels[0].model) as server:
             for each, choice, (systems, served) in zip(artefacts, choices, planned, strict=True):
@@ -88,9 +105,13 @@ def main(
                     load(server, models)
                 kept.append(kept_file("tabi-run", quick, each.task.name, files=manifests))
                 _task(report, found, server, each, choice, systems, served, size, kept[-1])
-                for models in reversed(served.load_order):
-                    for model in models:
-                        server.control.unload(model)
+                unload(server, served)
+                if each.task.name in plans:
+                    trained = found.outcomes[-1].run
+                    own = sized_case.QUICK if quick else sized_case.FULL
+                    done, file = sized_case.measure(server, plans[each.task.name], trained, own, quick=quick)
+                    found.sized.append(done)
+                    kept.append(file)
     outcome.add_open_loop(report, found.outcomes)
     outcome.add_dispatch(report, found.dispatch)
     outcome.add_bounds(report, found.bounds, found.engines)
@@ -109,11 +130,23 @@ def main(
     report.measured["ensembles"] = found.ensembles
     report.measured["engines"] = found.engines
     claims.add_claims(report, found.outcomes)
+    if found.sized:
+        sized_case.add_tables(report, found.sized)
+        report.measured["sized"] = {each.task: sized_case.measured(each) for each in found.sized}
+        claims.add_sized_claims(report, found.sized)
     report.finish(json)
     if json is not None:
         plot.save(report.document(), json.with_suffix(".png"))
     for file in kept:
         file.unlink()
+
+
+def _sized(artefacts: list[TaskArtefacts], *, quick: bool) -> dict[str, TaskArtefacts]:
+    """Return the larger levels by task: of all tasks, prepared if needed; in a quick run the first prepared ones."""
+    if not quick:
+        return {each.task.name: prepare_sized(each) for each in artefacts}
+    ready = [each for each in artefacts if facts(sized_artefacts(each)) is not None]
+    return {each.task.name: sized_artefacts(each) for each in ready[:1]}
 
 
 def _planned(systems: dict[str, TabiManifest], *, quick: bool) -> dict[str, TabiManifest]:

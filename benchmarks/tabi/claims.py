@@ -10,8 +10,9 @@ import numpy as np
 from benchmarks.report import Claim, Report
 from benchmarks.tabi import figures
 from benchmarks.tabi.outcome import TaskOutcome, mean_ms, p99_ms
+from benchmarks.tabi.sized_case import SizedOutcome
 from benchmarks.tabi.statistics import BootstrapInterval, resampled
-from benchmarks.tabi.variants import EXACT, LARGE, TABI
+from benchmarks.tabi.variants import EXACT, LARGE, NO_PRUNING, TABI
 
 
 def add_claims(report: Report, outcomes: Sequence[TaskOutcome]) -> None:
@@ -46,6 +47,35 @@ def add_claims(report: Report, outcomes: Sequence[TaskOutcome]) -> None:
     error = max(each.equality.max_abs_error for each in outcomes)
     note = f"{queries} queries, levels, labels and words read; probabilities differ by {error:.1e} at most"
     report.claims.append(Claim("route_equality", "== 1.0", equal / queries, note=note))
+
+
+def add_sized_claims(report: Report, outcomes: Sequence[SizedOutcome]) -> None:
+    """Add the claims about levels of the paper's relative cost.
+
+    Args:
+        report: Report to extend.
+        outcomes: Results of the tasks that are prepared.
+    """
+    for outcome in outcomes:
+        found = figures.ratios(outcome.run, TABI, LARGE, mean_ms)
+        note = (
+            f"rounds {min(found):.2f}-{max(found):.2f}; the large level costs {outcome.cost_ratio:.2f} times the small "
+            f"one (paper: 3.7-4.1), they disagree on {outcome.disagreement:.1%}"
+        )
+        name = f"mean_vs_large[{outcome.task}, sized]"
+        report.claims.append(Claim(name, "<= 0.70", statistics.median(found), paper="0.60-0.79", note=note))
+    for outcome in outcomes:
+        crowd = statistics.median(figures.open_loop_ratios(outcome.run, TABI, LARGE, 99))
+        alone = {
+            system: statistics.median(figures.ratios(outcome.run, system, LARGE, p99_ms))
+            for system in (TABI, NO_PRUNING)
+            if system in outcome.run.serial[0]
+        }
+        note = "Poisson at 70 % of the large level; unloaded " + ", ".join(
+            f"{system} {value:.2f}" for system, value in alone.items()
+        )
+        name = f"p99_vs_large[{outcome.task}, sized]"
+        report.claims.append(Claim(name, "<= 1.05", crowd, paper="about 1, unloaded", note=note))
 
 
 def pooled_gap(outcomes: Sequence[TaskOutcome]) -> BootstrapInterval:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.report import progress
-from benchmarks.tabi.prepare import TaskArtefacts
+from benchmarks.tabi.artefacts import TaskArtefacts
 from testing.cascades import OpenLevel
 from tidal.errors import Internal
 from tidal.repository.entries import ModelEntry

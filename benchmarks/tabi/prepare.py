@@ -3,65 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import subprocess
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 import demo.train
 from benchmarks.kept import cache_folder
 from benchmarks.report import progress
 from benchmarks.tabi import tasks, train
+from benchmarks.tabi.artefacts import LONGEST, TaskArtefacts, build, write_labelled
+from benchmarks.tabi.sized_levels import prepare_sized
 from benchmarks.tabi.tasks import TASKS, DataTask, TaskQueries, TaskSplit
-from tidal.repository.entries import ModelEntry
-from tidal.tabi.manifest import TabiManifest, load_tabi_manifest
-
-# Maximum length that levels are trained for, in tokens; see `train`.
-LONGEST = 320
-# Lengths of runtimes, up to the task's longest query.
-_LENGTHS = (16, 32, 64, 128)
-# The builder needs a part for its own report; the benchmark reports on the dev split.
-_PARTS = {"calibration": 0.3, "selection": 0.6, "report": 0.1}
-
-
-@dataclass(frozen=True, slots=True)
-class TaskArtefacts:
-    """A task's data, models and repository; `digest` is the hash of the recipe, the data and the code."""
-
-    task: DataTask
-    split: TaskSplit
-    folder: Path
-    digest: str
-
-    @property
-    def repository(self) -> Path:
-        """Model repository with the cascade and its levels."""
-        return self.folder / "repository"
-
-    def version(self, model: str) -> Path:
-        """Return a model's newest version folder."""
-        latest = ModelEntry(self.repository / model).latest()
-        assert latest is not None
-        return latest
-
-    @property
-    def manifest(self) -> TabiManifest:
-        """Manifest of the cascade."""
-        return load_tabi_manifest(self.version(self.task.name))
-
-    def level_version(self, level: int) -> Path:
-        """Return the version folder of a level of the cascade.
-
-        Args:
-            level: Index of the level.
-        """
-        found = self.manifest.levels[level]
-        return self.repository / found.model / str(found.version)
 
 
 def prepare(data: Path) -> list[TaskArtefacts]:
@@ -88,19 +42,6 @@ def prepare(data: Path) -> list[TaskArtefacts]:
     return found
 
 
-def write_labelled(queries: TaskQueries, file: Path) -> None:
-    """Write queries for `tidal build`: one JSON object per line.
-
-    Args:
-        queries: Labelled queries.
-        file: File to write.
-    """
-    with file.open("w", encoding="utf-8") as lines:
-        for texts, label in zip(queries.texts, queries.truth, strict=True):
-            row = dict(zip(("text", "text_pair"), texts, strict=False))
-            lines.write(json.dumps({**row, "label": label}) + "\n")
-
-
 def _lengths(queries: TaskQueries) -> list[int]:
     """Return the number of tokens of each query."""
     from transformers import AutoTokenizer
@@ -119,31 +60,8 @@ def _readable(split: TaskSplit, task: DataTask) -> TaskSplit:
 
 
 def _build(artefacts: TaskArtefacts) -> None:
-    task, folder = artefacts.task, artefacts.folder
-    write_labelled(artefacts.split.held_out, folder / "held_out.jsonl")
-    longest = -(-train.longest_query(artefacts.split) // 8) * 8
-    spec = {
-        "kind": "tabi",
-        "name": task.name,
-        "levels": [{"name": level, "model": str(folder / "models" / level)} for level in train.LAYERS],
-        "data": str(folder / "held_out.jsonl"),
-        "parts": _PARTS,
-        # Every candidate meets it: the benchmark selects by its own targets among the kept candidates.
-        "target": {"latency_ms": 60_000},
-        "runtimes": {
-            "precision": "fp32",
-            "form": "dynamic",
-            "max_batch": 4,
-            "lengths": [*(length for length in _LENGTHS if length < longest), longest],
-        },
-    }
-    file = folder / f"{task.name}.yaml"
-    content = yaml.safe_dump(spec, sort_keys=False)
-    if not file.exists() or file.read_text() != content:
-        file.write_text(content)
-    progress(f"building {task.name} (nothing to do when it is up to date)")
-    command = [sys.executable, "-m", "tidal_client.main", "build", str(file), "--repository", str(artefacts.repository)]
-    subprocess.run(command, check=True, stdout=sys.stderr)
+    write_labelled(artefacts.split.held_out, artefacts.folder / "held_out.jsonl")
+    build(artefacts, train.LAYERS, {"precision": "fp32"})
 
 
 def _digest(data: Path, task: DataTask) -> str:
@@ -153,9 +71,10 @@ def _digest(data: Path, task: DataTask) -> str:
 
 
 def main(data: Annotated[Path, typer.Option(help="Folder with the tasks' train.tsv.gz and dev.tsv.gz.")]) -> None:
-    """Train and build the artefacts of `python -m benchmarks.tabi`; at most half an hour, once."""
+    """Train and build the artefacts of `python -m benchmarks.tabi`; up to an hour, once."""
     for artefacts in prepare(data):
         print(f"artefacts {artefacts.task.name} {artefacts.digest}")
+        print(f"artefacts {artefacts.task.name}, sized {prepare_sized(artefacts).digest}")
 
 
 if __name__ == "__main__":

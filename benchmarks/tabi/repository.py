@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.tabi.prepare import TaskArtefacts
+from benchmarks.tabi.artefacts import TaskArtefacts
 from benchmarks.tabi.variants import NO_ARLO, PADDED, large_level
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.manifest import MANIFEST_FILE
@@ -74,6 +74,18 @@ def load(server: RunningServer, models: Sequence[str]) -> None:
     with ThreadPoolExecutor(_CONCURRENT_LOADS) as pool:
         for each in [pool.submit(server.control.load, model, None) for model in models]:
             each.result()
+
+
+def unload(server: RunningServer, served: ServedModels) -> None:
+    """Unload a task's models, those that call others first.
+
+    Args:
+        server: Running server.
+        served: Served models of the task.
+    """
+    for models in reversed(served.load_order):
+        for model in models:
+            server.control.unload(model)
 
 
 def pad(manifest: ArloManifest) -> ArloManifest:

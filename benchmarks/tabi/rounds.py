@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.report import progress
 from benchmarks.tabi import crowd, serial
+from benchmarks.tabi.artefacts import TaskArtefacts
 from benchmarks.tabi.crowd import OpenLoopResult
-from benchmarks.tabi.prepare import TaskArtefacts
 from benchmarks.tabi.repository import ServedModels
 from benchmarks.tabi.serial import SerialResult
 from benchmarks.tabi.variants import LARGE

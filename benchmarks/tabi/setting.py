@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 
 from benchmarks.report import Report
+from benchmarks.tabi.artefacts import TaskArtefacts
 from benchmarks.tabi.packing import PackingFactor
-from benchmarks.tabi.prepare import TaskArtefacts
 from benchmarks.tabi.rounds import LOAD, TabiSize
 from benchmarks.tabi.train import LAYERS
 from benchmarks.tabi.variants import SLACK, break_even

@@ -11,12 +11,12 @@ import pytest
 
 from benchmarks.report import Report
 from benchmarks.tabi import figures, importance, outcome, variants
+from benchmarks.tabi.artefacts import write_labelled
 from benchmarks.tabi.claims import add_claims
 from benchmarks.tabi.crowd import OpenLoopResult
 from benchmarks.tabi.equality import RouteEquality
 from benchmarks.tabi.outcome import TaskOutcome
 from benchmarks.tabi.packing import packing
-from benchmarks.tabi.prepare import write_labelled
 from benchmarks.tabi.rounds import FULL, TaskRun
 from benchmarks.tabi.serial import SerialResult
 from benchmarks.tabi.statistics import paired_difference, resampled, right_by_query
