@@ -14,6 +14,7 @@ from benchmarks.kept import cache_folder, kept_file
 from benchmarks.report import Report, progress
 from benchmarks.tabi import (
     claims,
+    early_routing,
     equality,
     figures,
     importance,
@@ -25,6 +26,7 @@ from benchmarks.tabi import (
     sized_case,
 )
 from benchmarks.tabi.artefacts import TaskArtefacts
+from benchmarks.tabi.early_routing import RoutedShare
 from benchmarks.tabi.importance import ImportanceCost
 from benchmarks.tabi.outcome import TaskOutcome
 from benchmarks.tabi.packing import PackingFactor
@@ -69,6 +71,7 @@ class TabiFindings:
     pruned: dict[str, list[PrunedWords]] = field(default_factory=dict)
     importance: dict[str, ImportanceCost] = field(default_factory=dict)
     dispatchers: dict[str, list[SweepPoint]] = field(default_factory=dict)
+    early: dict[str, list[RoutedShare]] = field(default_factory=dict)
     ensembles: dict[str, tuple[float, float]] = field(default_factory=dict)
     engines: dict[str, float] = field(default_factory=dict)
     packings: dict[str, PackingFactor] = field(default_factory=dict)  # the last task's
@@ -121,11 +124,12 @@ def main(
     if found.importance:
         outcome.add_importance(report, found.importance)
     outcome.add_points(report, "other dispatchers, engines alone", found.dispatchers)
+    early_routing.add_comparison(report, found.early)
     rows = [[task, f"{single:.2%}", f"{both:.2%}"] for task, (single, both) in found.ensembles.items()]
     report.add_table("the ensemble (§7.3.4) on re-routed queries", ["task", "last level", "ensemble"], rows)
     for name in ("dispatch", "bounds", "importance"):
         report.measured[name] = {task: asdict(each) for task, each in getattr(found, name).items()}
-    for name in ("cutoffs", "scales", "pruned", "dispatchers"):
+    for name in ("cutoffs", "scales", "pruned", "dispatchers", "early"):
         report.measured[name] = {task: [asdict(p) for p in points] for task, points in getattr(found, name).items()}
     report.measured["ensembles"] = found.ensembles
     report.measured["engines"] = found.engines
@@ -200,6 +204,9 @@ def _task(
         print(f"{task}: no cascade of two levels meets the target of {choice.target:.2%}; its parts are not measured")
         return
     _parts(found, done, manifest, choice, systems, sample, levels, quick=size is QUICK)
+    held_out = artefacts.split.held_out.at(list(range(min(size.held_out, len(artefacts.split.held_out)))))
+    progress(f"{task}: early router")
+    found.early[task] = early_routing.collect_routes(manifest, choice.two_levels, levels, held_out, sample).compared()
     first = choice.two_levels.levels[0]
     if size is not QUICK and manifest.levels[first].attention:
         found.importance[task] = importance.measure(artefacts, first, levels[first], sample.texts[:_TEXTS])

@@ -59,8 +59,8 @@ def add_sized_claims(report: Report, outcomes: Sequence[SizedOutcome]) -> None:
     for outcome in outcomes:
         found = figures.ratios(outcome.run, TABI, LARGE, mean_ms)
         note = (
-            f"rounds {min(found):.2f}-{max(found):.2f}; the large level costs {outcome.cost_ratio:.2f} times the small "
-            f"one (paper: 3.7-4.1), they disagree on {outcome.disagreement:.1%}"
+            f"rounds {min(found):.2f}-{max(found):.2f}; cost ratio {outcome.cost_ratio:.2f} (paper: 3.7-4.1), "
+            f"disagreement {outcome.disagreement:.1%}"
         )
         name = f"mean_vs_large[{outcome.task}, sized]"
         report.claims.append(Claim(name, "<= 0.70", statistics.median(found), paper="0.60-0.79", note=note))
@@ -71,9 +71,7 @@ def add_sized_claims(report: Report, outcomes: Sequence[SizedOutcome]) -> None:
             for system in (TABI, NO_PRUNING)
             if system in outcome.run.serial[0]
         }
-        note = "Poisson at 70 % of the large level; unloaded " + ", ".join(
-            f"{system} {value:.2f}" for system, value in alone.items()
-        )
+        note = "Poisson, 70 %; unloaded: " + ", ".join(f"{system} {value:.2f}" for system, value in alone.items())
         name = f"p99_vs_large[{outcome.task}, sized]"
         report.claims.append(Claim(name, "<= 1.05", crowd, paper="about 1, unloaded", note=note))
 

@@ -48,7 +48,7 @@ class SizedOutcome:
         truth: Labels of the dev split.
         levels: Facts of the levels.
         engine_ms: Mean latency of each level's engine alone, one query at a time, milliseconds.
-        same_labels: By level, the share of the dev queries with the label that the trained level gave.
+        same_labels: Share of the dev queries with the label that the trained level gave, by level.
     """
 
     task: str
@@ -89,7 +89,7 @@ def measure(
 
     Args:
         server: Running server.
-        planned: What is served.
+        planned: Plan of the task.
         trained: Rounds of the task with the trained levels themselves.
         size: Size of the comparison.
         quick: Whether this is a quick run.

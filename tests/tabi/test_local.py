@@ -81,9 +81,8 @@ class HeldModel:
     def reply(self, taken: Sequence[Waiting], *, broken: bool = False) -> None:
         """Answer requests by their first word, as a batch; or with NaN."""
         for request, rows in taken:
-            by_word = {word_id("sure"): SURE}
             if self.name == "c_l0":
-                logits = np.array([by_word.get(int(row.ids[1]), UNSURE) for row in rows], np.float32)
+                logits = np.array([SURE if row.ids[1] == word_id("sure") else UNSURE for row in rows], np.float32)
             else:
                 logits = np.tile(np.array([0.0, 3.0], np.float32), (len(rows), 1))
             received = np.ones((len(rows), max(len(row.ids) for row in rows)), np.float32)
@@ -138,6 +137,7 @@ def holding_levels(folder: Path, *, close_s: float = 10, local: int = 2, **param
         TabiParameters(**parameters),
         CandidateChoice(manifest, None),
         LevelTokenizers(manifest, folder / str(VERSION), truncate=False),
+        {},
         partial(EmbeddedModels, context, loaded, of_models),
     )
     run = Held(service, metrics, failures)

@@ -107,7 +107,7 @@ def single_level(candidate: Candidate, level: int) -> Candidate:
         level: Index of the level among the manifest's levels.
     """
     single = {"levels": (level,), "weights": ((1.0,),), "weighting": None}
-    return candidate.model_copy(update={**single, "cutoff": None, "slope": None, "pruning": None})
+    return candidate.model_copy(update={**single, "cutoff": None, "slope": None, "pruning": None, "early": None})
 
 
 class OverloadControl:

@@ -43,7 +43,8 @@ class CascadeJob:
         candidate: Configuration that its queries use.
         queries: One query per row.
         active: Queries that are at a level or go to one.
-        skipped_first: Whether the first level failed and the next one answers alone.
+        skipped_first: Whether the level that was to answer first failed, and another one answers alone.
+        fallback: Index of the level that the early router skipped, which answers if the last one cannot; else None.
     """
 
     request: PendingRequest
@@ -51,6 +52,7 @@ class CascadeJob:
     queries: list[CascadeQuery]
     active: list[CascadeQuery] = field(default_factory=list)
     skipped_first: bool = False
+    fallback: int | None = None
 
     @property
     def has_answers(self) -> bool:

@@ -10,6 +10,7 @@ from tidal.arlo.embedded import EmbeddedModels, load_embedded
 from tidal.errors import InvalidArgument
 from tidal.service import Service, ServiceContext
 from tidal.tabi.choice import CandidateChoice
+from tidal.tabi.early import load_early_routers
 from tidal.tabi.jobs import LevelCall
 from tidal.tabi.levels import embedded_levels, missing_levels
 from tidal.tabi.manifest import load_tabi_manifest
@@ -43,6 +44,7 @@ def load(context: ServiceContext, parameters: TabiParameters) -> Callable[[Servi
     for problem in missing_levels(repository, manifest, choice.levels):
         context.log.warning(problem)
     tokenizers = LevelTokenizers(manifest, context.version_dir, truncate=parameters.truncate)
+    early_routers = load_early_routers(manifest, context.version_dir)
     embedded = {}
     for index in embedded_levels(repository, manifest, parameters.levels, choice.levels):
         level = manifest.levels[index]
@@ -57,6 +59,6 @@ def load(context: ServiceContext, parameters: TabiParameters) -> Callable[[Servi
             model.name: fresh.metrics.within("runtime", level=str(index + 1)) for index, model in embedded.items()
         }
         models = partial(EmbeddedModels[LevelCall], fresh, list(embedded.values()), metrics)
-        return TabiService(fresh, manifest, parameters, choice, tokenizers, models)
+        return TabiService(fresh, manifest, parameters, choice, tokenizers, early_routers, models)
 
     return start

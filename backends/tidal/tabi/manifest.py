@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +10,7 @@ from pydantic import Field, model_validator
 
 from tidal.manifest import Strict, TokenizerInfo, Version, read_manifest
 from tidal.tabi.paired import queries_needed
+from tidal.tabi.serving_overhead import ServingOverhead
 
 # What a cascade answers with: a label, a number, or whether the second text of a pair is relevant to the first.
 CascadeTask = Literal["classification", "regression", "rerank"]
@@ -105,47 +104,6 @@ class Expected(Strict):
     pruned: float = Field(ge=0, le=1, description="share of the words that pruning removed from re-routed queries")
 
 
-class EscalationOverhead(Strict):
-    """The time that re-routing a query from one level to another adds to the engines' time."""
-
-    below: str = Field(description="name of the level that the query leaves")
-    above: str = Field(description="name of the level that the query is re-routed to")
-    ms: float = Field(ge=0, description="milliseconds without word pruning")
-    pruned_ms: float | None = Field(
-        None, ge=0, description="milliseconds with word pruning; None if the level below gives no `attention_received`"
-    )
-
-
-class ServingOverhead(Strict):
-    """The time that serving adds to the levels' engines, measured through a server with one query at a time."""
-
-    processor: str = Field(description="name of the processor that it was measured on")
-    queries: int = Field(ge=1, description="number of queries behind each figure")
-    alone_ms: dict[str, float] = Field(
-        description="by name of a level: milliseconds added to a query that it answers, from the client's call to the "
-        "answer: transport, tokenisation, queues and threads"
-    )
-    onward: tuple[EscalationOverhead, ...] = Field(description="one entry for each pair of levels")
-    engine_scale: dict[str, float] = Field(
-        description="by name of a level: time of its engine while the server ran, divided by its time when the level's "
-        "answers were collected; the engines' times are multiplied by it"
-    )
-
-    def added(self, levels: Sequence[str], *, pruned: bool) -> tuple[float, ...]:
-        """Return the milliseconds that serving adds to the engine's time of each level of a cascade.
-
-        Args:
-            levels: Names of the levels in the order in which they run.
-            pruned: Whether the cascade prunes words.
-        """
-        hops = {(each.below, each.above): each for each in self.onward}
-        added = [self.alone_ms[levels[0]]]
-        for pair in itertools.pairwise(levels):
-            hop = hops[pair]
-            added.append(hop.pruned_ms if pruned and hop.pruned_ms is not None else hop.ms)
-        return tuple(added)
-
-
 class ExpectedLoss(Strict):
     """The loss of score of a candidate against the most accurate level alone, on the selection part."""
 
@@ -181,6 +139,13 @@ class Candidate(Strict):
     cutoff: float | None = Field(None, gt=0, lt=1, description="c of Eq. 4; None with a single level")
     slope: float | None = Field(None, gt=0, description="k of Eq. 4; None with a single level")
     pruning: float | None = Field(None, gt=0, description="α of Eq. 5; None prunes nothing")
+    early: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="difficulty above which the early router sends a query to the last level, without the first; None: "
+        "the first level reads every query",
+    )
     weights: tuple[tuple[float, ...], ...] = Field(
         description="weights of Eq. 6: entry n-1 has the weights of the first n levels' answers; each entry sums to 1"
     )
@@ -204,7 +169,18 @@ class Candidate(Strict):
             raise ValueError("weights must have one entry for each number of levels that may have run")
         if (self.cutoff is None or self.slope is None) != (len(self.levels) == 1):
             raise ValueError("cutoff and slope are required for several levels, and not accepted for a single one")
+        if self.early is not None and len(self.levels) != 2:
+            raise ValueError(f"early is for candidates of two levels, got {len(self.levels)}")
         return self
+
+
+class EarlyRouterInfo(Strict):
+    """A logistic regression on a query's n-grams that may skip a level; see `tidal.tabi.early`."""
+
+    level: int = Field(ge=0, description="index of the level that it may skip")
+    file: str = Field(description="file of its weights, in this version of the cascade")
+    loss: float = Field(description="mean cross-entropy of its estimates on queries that it was not fitted on")
+    constant_loss: float = Field(description="the same of the mean of the queries that it was fitted on")
 
 
 class Target(Strict):
@@ -259,6 +235,7 @@ class TabiManifest(Version):
     rows: dict[str, int] = Field(description="queries by part: calibration, selection, report")
     levels: tuple[Level, ...] = Field(min_length=1)
     candidates: tuple[Candidate, ...] = Field(min_length=1)
+    early_routers: tuple[EarlyRouterInfo, ...] = Field((), description="early routers of the levels that have one")
     serving: ServingOverhead | None = Field(
         None, description="overhead included in all candidates' latencies; None: those are of the engines alone"
     )
@@ -271,6 +248,8 @@ class TabiManifest(Version):
         for candidate in self.candidates:
             if candidate.levels[-1] >= len(self.levels):
                 raise ValueError(f"candidate {candidate.name} names level {candidate.levels[-1]} of {len(self.levels)}")
+            if candidate.early is not None and candidate.levels[0] not in {each.level for each in self.early_routers}:
+                raise ValueError(f"candidate {candidate.name} has early, but its first level has no early router")
             for index in candidate.levels[:-1]:
                 if candidate.pruning is not None and not self.levels[index].attention:
                     raise ValueError(

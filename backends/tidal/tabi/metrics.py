@@ -55,6 +55,9 @@ class TabiMetrics:
             for number, name in names.items()
         }
         self._early = metrics.counter("early_returned_queries_total", "Queries answered before their last level")
+        self._early_routed = metrics.counter(
+            "early_routed_queries_total", "Queries that the early router sent to the last level without the first"
+        )
         causes: tuple[DegradationCause, ...] = ("failure", "deadline")
         self._degraded = {
             cause: metrics.counter("degraded_queries_total", "Queries answered without a needed level", cause=cause)
@@ -94,6 +97,10 @@ class TabiMetrics:
         """Record how many words pruning examined and removed."""
         self._seen.inc(seen)
         self._pruned.inc(removed)
+
+    def early_routed(self, count: int) -> None:
+        """Record that the early router sent queries to the last level."""
+        self._early_routed.inc(count)
 
     def answered(self, number: int, *, early: bool) -> None:
         """Record that a query was answered, by this level last; `early` if a further one could have run."""

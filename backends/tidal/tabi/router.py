@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -13,6 +13,7 @@ from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.requests import PendingRequest
 from tidal.tabi.calls import TimedAnswer, level_error
 from tidal.tabi.choice import single_level
+from tidal.tabi.early import EarlyRouter, after_early_routing
 from tidal.tabi.equations import request_key
 from tidal.tabi.jobs import CascadeJob, CascadeQuery, LevelCall
 from tidal.tabi.manifest import Candidate, TabiManifest
@@ -38,6 +39,7 @@ class Router:
         version: Version of the cascade.
         parameters: Parameters of its config.pbtxt.
         tokenizers: Tokenizers of its levels.
+        early_routers: Early routers by the level that they may skip.
         metrics: Metrics of the model.
         log: Logger of the model.
     """
@@ -48,6 +50,7 @@ class Router:
         version: int,
         parameters: TabiParameters,
         tokenizers: LevelTokenizers,
+        early_routers: Mapping[int, EarlyRouter],
         metrics: TabiMetrics,
         log: logging.Logger,
     ) -> None:
@@ -55,12 +58,15 @@ class Router:
         self._version = version
         self._parameters = parameters
         self._tokenizers = tokenizers
+        self._early_routers = early_routers
         self._metrics = metrics
         self._log = log
         self._logged: dict[int, float] = {}
 
     def open(self, request: PendingRequest, candidate: Candidate) -> CascadeJob:
-        """Return a request as a job whose queries go to the candidate's first level.
+        """Return a request as a job whose queries go to the first level of its candidate.
+
+        That is the last level alone where the early router skips the first one.
 
         Args:
             request: Request to open.
@@ -70,8 +76,14 @@ class Router:
             InvalidArgument: An input is missing or has a wrong shape; the message names it and what is accepted.
         """
         texts = request_texts(request.inputs, pairs=self._manifest.pairs)
-        queries = [CascadeQuery(each, self._route(request, candidate, row, each)) for row, each in enumerate(texts)]
-        return CascadeJob(request, candidate, queries, active=queries)
+        used, fallback = candidate, None
+        if candidate.early is not None and self._may_skip(request, candidate):
+            used = after_early_routing(candidate, self._early_routers, texts)
+            if used is not candidate:
+                fallback = candidate.levels[0]
+                self._metrics.early_routed(len(texts))
+        queries = [CascadeQuery(each, self._route(request, used, row, each)) for row, each in enumerate(texts)]
+        return CascadeJob(request, used, queries, active=queries, fallback=fallback)
 
     def tokenize(self, level: int, calls: Sequence[LevelCall]) -> list[TidalError | None]:
         """Tokenise together the queries of calls whose level is the first that they go to.
@@ -155,9 +167,18 @@ class Router:
         if job.has_answers and (late or self.may_stop(job)):
             self._stop(job.active, "deadline" if late else "failure")
             return None
+        fallback, job.fallback = job.fallback, None
+        if (
+            fallback is not None
+            and self._parameters.on_level_failure == "answer"
+            and self._in_time(job.request, fallback)
+        ):
+            self._metrics.degraded("deadline" if late else "failure", len(job.queries))
+            self._restart(job, fallback)
+            return fallback
         if not job.has_answers and self._parameters.on_first_level_failure == "next" and not job.skipped_first:
             following = None if job.queries[0].route.last else job.candidate.levels[1]
-            if following is not None and self._in_time(job, following):
+            if following is not None and self._in_time(job.request, following):
                 self._metrics.degraded("failure", len(job.queries))
                 self._restart(job, following)
                 return following
@@ -194,7 +215,7 @@ class Router:
         if not rerouted:
             return None
         level = job.active[0].route.level
-        if not self._in_time(job, level):
+        if not self._in_time(job.request, level):
             self._stop(job.active, "deadline")
             return None
         for query, received in rerouted:
@@ -220,9 +241,14 @@ class Router:
         ]
         job.active = job.queries
 
-    def _in_time(self, job: CascadeJob, level: int) -> bool:
+    def _may_skip(self, request: PendingRequest, candidate: Candidate) -> bool:
+        """Return whether a request allows the candidate's last level, and leaves time for it."""
+        last = candidate.levels[-1]
+        return (request.options.max_level or last + 1) > last and self._in_time(request, last)
+
+    def _in_time(self, request: PendingRequest, level: int) -> bool:
         """Return whether the time that remains is at least the level's mean latency."""
-        deadline = job.request.deadline
+        deadline = request.deadline
         if deadline is None:
             return True
         return deadline - ANSWER_S - time.monotonic() >= self._manifest.levels[level].latency.mean / 1e3

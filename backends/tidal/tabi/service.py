@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tidal.errors import Internal, TidalError
 from tidal.requests import PendingRequest
@@ -15,6 +15,7 @@ from tidal.serving.threads import remaining_s
 from tidal.tabi.calls import TimedAnswer
 from tidal.tabi.choice import CandidateChoice, OverloadControl
 from tidal.tabi.dispatch import EndedCall, LevelCalls, StartModels
+from tidal.tabi.early import EarlyRouter
 from tidal.tabi.jobs import CascadeJob, LevelCall, ReplyBuilder
 from tidal.tabi.manifest import TabiManifest
 from tidal.tabi.metrics import TabiMetrics
@@ -37,6 +38,7 @@ class TabiService:
         parameters: Parameters of its config.pbtxt.
         choice: Candidates that can serve.
         tokenizers: Tokenizers of its levels.
+        early_routers: Early routers by the level that they may skip.
         start_models: Starts the models of the levels that run in this process, which the service closes; its argument
             receives their calls that have ended.
 
@@ -51,6 +53,7 @@ class TabiService:
         parameters: TabiParameters,
         choice: CandidateChoice,
         tokenizers: LevelTokenizers,
+        early_routers: Mapping[int, EarlyRouter],
         start_models: StartModels,
     ) -> None:
         self._context = context
@@ -63,7 +66,9 @@ class TabiService:
             [index + 1 for index in choice.levels],
             [manifest.candidates[index].name for index in choice.usable],
         )
-        self._router = Router(manifest, context.version, parameters, tokenizers, self._metrics, context.log)
+        self._router = Router(
+            manifest, context.version, parameters, tokenizers, early_routers, self._metrics, context.log
+        )
         self._lock = threading.Lock()
         self._overload = _overload_control(parameters, choice)
         self._serving = choice.default

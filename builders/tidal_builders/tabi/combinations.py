@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidal.errors import InvalidArgument
-from tidal.tabi.manifest import Candidate, ExpectedLoss, Latency, Metric, ServingOverhead
+from tidal.tabi.manifest import Candidate, ExpectedLoss, Latency, Metric
 from tidal.tabi.pruning import kept_words, prune_text
+from tidal.tabi.serving_overhead import ServingOverhead
 from tidal.text.words import EncodedWords, WordTokenizer
 from tidal_builders.tabi.calibration import calibrate
 from tidal_builders.tabi.data import (

@@ -59,9 +59,10 @@ class LevelChain:
         ]
         added = [0.0] * self.depth if added_ms is None else added_ms
         times = [each.latency_ms + ms for each, ms in zip(outputs, added, strict=True)]
-        elapsed = np.cumsum(times, axis=0).ravel()
-        self._by_latency = np.argsort(elapsed, kind="stable")
-        self._sorted_ms = elapsed[self._by_latency]
+        self.elapsed_ms: Floats = np.cumsum(times, axis=0)
+        """Milliseconds until each level has answered each query, [levels, n]."""
+        self._by_latency = np.argsort(self.elapsed_ms.ravel(), kind="stable")
+        self._sorted_ms = self.elapsed_ms.ravel()[self._by_latency]
         self._answers: dict[Weights, npt.NDArray[np.generic]] = {}
 
     def reach(self, cutoff: float | None, slope: float | None) -> Floats:
@@ -127,15 +128,22 @@ class LevelChain:
             weights: Weights of the ensemble, one entry for each number of levels that have run.
         """
         answered = answering(reach)
-        re_routed = reach[1:]
-        total = float((re_routed * self._words).sum())
         returned = answered.mean(axis=1)
         return Expected(
             score=self.score(reach, weights),
             latency=latency(self._sorted_ms, answered.ravel()[self._by_latency]),
             returned=tuple((returned / returned.sum()).tolist()),
-            pruned=float((re_routed * self._removed).sum()) / total if total else 0.0,
+            pruned=self.pruned(reach[1:]),
         )
+
+    def pruned(self, re_routed: Floats) -> float:
+        """Return the share of the words that pruning removed from re-routed queries.
+
+        Args:
+            re_routed: Probability that each query runs the second and each further level, [levels - 1, n].
+        """
+        total = float((re_routed * self._words).sum())
+        return float((re_routed * self._removed).sum()) / total if total else 0.0
 
 
 def answering(reach: Floats) -> Floats:

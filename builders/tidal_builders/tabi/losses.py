@@ -11,6 +11,7 @@ from tidal.tabi.manifest import ExpectedLoss
 from tidal.tabi.paired import upper_loss
 from tidal_builders.tabi.combinations import CombinationEvaluator
 from tidal_builders.tabi.data import CALIBRATION, SELECTION, Indices, LabelledData, text_numbers
+from tidal_builders.tabi.early_routing import EarlyRouting
 from tidal_builders.tabi.evaluate import Floats, LevelChain
 from tidal_builders.tabi.loss_bounds import approximate_loss_bound, resampled_loss_bound
 from tidal_builders.tabi.pareto import Configuration
@@ -25,7 +26,10 @@ class _Loss(NamedTuple):
 
 
 def compare_losses(
-    evaluator: CombinationEvaluator, data: LabelledData, configurations: Sequence[Configuration]
+    evaluator: CombinationEvaluator,
+    data: LabelledData,
+    configurations: Sequence[Configuration],
+    early: EarlyRouting | None = None,
 ) -> dict[Configuration, ExpectedLoss]:
     """Return the losses on the selection part of the configurations that are faster than the most accurate level.
 
@@ -38,13 +42,16 @@ def compare_losses(
         evaluator: Evaluator of the configurations.
         data: Queries that it evaluates on.
         configurations: Configurations, with all single levels.
+        early: Evaluates those with early routing; None if there are none.
     """
     alone = max((each for each in configurations if len(each.levels) == 1), key=lambda each: each.levels)
     faster = [each for each in configurations if each.selection.latency.mean < alone.selection.latency.mean]
     groups = {part: text_numbers(data.texts, evaluator.rows(part)) for part in (CALIBRATION, SELECTION)}
     # Any order is correct: that of the calibration part may be approximate.
     known = groups[CALIBRATION]
-    bounds = {each: _loss(evaluator, each, alone, CALIBRATION, known, approximate_loss_bound).upper for each in faster}
+    bounds = {
+        each: _loss(evaluator, early, each, alone, CALIBRATION, known, approximate_loss_bound).upper for each in faster
+    }
     order: list[Configuration] = []
     fastest = alone.selection.latency.mean
     for each in sorted(faster, key=lambda each: (bounds[each], each.selection.latency.mean)):
@@ -52,7 +59,7 @@ def compare_losses(
             fastest = each.selection.latency.mean
             order.append(each)
     new = groups[SELECTION]
-    losses = [_loss(evaluator, each, alone, SELECTION, new, resampled_loss_bound) for each in order]
+    losses = [_loss(evaluator, early, each, alone, SELECTION, new, resampled_loss_bound) for each in order]
     return {
         each: ExpectedLoss(
             measured=loss.measured,
@@ -82,6 +89,7 @@ def independent_queries(groups: Indices) -> float:
 
 def _loss(
     evaluator: CombinationEvaluator,
+    early: EarlyRouting | None,
     configuration: Configuration,
     alone: Configuration,
     part: int,
@@ -92,7 +100,7 @@ def _loss(
     (one, one_reach), (other, other_reach) = (_chain(evaluator, each, part) for each in (alone, configuration))
     if one.metric == "accuracy":
         before = one.right(one_reach, alone.weights)
-        after = other.right(other_reach, configuration.weights)
+        after = other.right(other_reach, configuration.weights) if early is None else early.right(configuration, part)
         lost, gained = float(before @ (1 - after)) / len(groups), float((1 - before) @ after) / len(groups)
         count = independent_queries(groups)
         return _Loss(lost - gained, upper_loss(lost * count, gained * count, count), lost + gained)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from pydantic import BaseModel
 
-from tidal.tabi.manifest import Metric, ServingOverhead, Target
+from tidal.tabi.manifest import Metric, Target
+from tidal.tabi.serving_overhead import ServingOverhead
 from tidal_builders.tabi.collect import LevelRunner, Texts, collect
 from tidal_builders.tabi.combinations import ascending
 from tidal_builders.tabi.data import REPORT, SELECTION, CollectedLevel, LabelledQueries, LevelOutputs
@@ -106,6 +107,7 @@ def _search(
         metric=plan.metric,
         tolerance=(spec.tolerance or float(data.truth[data.part != REPORT].std()) / 2) if regression else None,
         serving=serving,
+        early_router=spec.early_router,
         progress=lambda share: report("search candidates", share),
     )
     counts = np.bincount(data.part, minlength=3).tolist()

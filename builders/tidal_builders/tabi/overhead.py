@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.stats import trim_mean
 
 from tidal import device
-from tidal.tabi.manifest import EscalationOverhead, ServingOverhead
+from tidal.tabi.serving_overhead import EscalationOverhead, ServingOverhead
 from tidal_builders.tabi.data import Indices
 from tidal_builders.tabi.probe import ProbeRoute
 

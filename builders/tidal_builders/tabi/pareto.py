@@ -32,6 +32,7 @@ class Configuration:
     weights: tuple[Weights, ...]
     selection: Expected
     search_score: float
+    early: float | None = None
 
 
 def thin_out(configurations: Iterable[Configuration]) -> list[Configuration]:

@@ -141,6 +141,8 @@ def _metric(spec: TabiSpec, agreement: LabelAgreement) -> Metric:
         raise InvalidArgument(f"field 'metric': a {agreement.task} cascade has {accepted}, got {metric}")
     if spec.tolerance is not None and not regression:
         raise InvalidArgument(f"field 'tolerance': for regressions alone, and this is a {agreement.task} cascade")
+    if spec.early_router and regression:
+        raise InvalidArgument("field 'early_router': got true; a regression cascade accepts false alone")
     return metric
 
 
@@ -168,7 +170,7 @@ def _ingredients(
     spec: TabiSpec, data: Path, agreement: LabelAgreement, metric: Metric, levels: tuple[LevelPlan | TaskLevel, ...]
 ) -> dict[str, str]:
     """Everything that a cascade is made of, by name, as texts that change when it does."""
-    parts = spec_ingredients(spec, {"task", "columns", "tolerance", "latencies", "parts"})
+    parts = spec_ingredients(spec, {"task", "columns", "tolerance", "latencies", "early_router", "parts"})
     parts |= {
         "spec.labels": json.dumps(agreement.labels),
         "spec.metric": metric,

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 from tidal.errors import InvalidArgument
 from tidal.manifest import TokenizerInfo, sha256_file
 from tidal.repository.entries import ModelEntry
-from tidal.tabi.manifest import Level, TabiManifest, load_tabi_manifest
+from tidal.tabi.manifest import EarlyRouterInfo, Level, TabiManifest, load_tabi_manifest
+from tidal_builders.arrays import write_arrays
 from tidal_builders.publishing import VersionFields, publish_version
 from tidal_builders.runner import BuildRun
 from tidal_builders.tabi.config import cascade_config_pbtxt
@@ -86,6 +89,11 @@ def publish_cascade(
         for level, result in zip(levels, search.result.levels, strict=True):
             source = versions[result.index]
             shutil.copyfile(source.folder / source.tokenizer.file, folder / level.tokenizer.file)
+        for each in search.result.routers:
+            file = folder / _router_file(levels[each.level])
+            file.parent.mkdir(exist_ok=True)
+            weights, bias = np.array(each.fitted.weights, np.float32), np.array(each.fitted.bias)
+            write_arrays(file, {"weights": weights, "bias": bias})
         _write_report(report, folder)
 
     def describe(_: Path, fields: VersionFields) -> TabiManifest:
@@ -101,6 +109,15 @@ def publish_cascade(
             rows=search.rows,
             levels=levels,
             candidates=search.result.candidates,
+            early_routers=tuple(
+                EarlyRouterInfo(
+                    level=each.level,
+                    file=_router_file(levels[each.level]),
+                    loss=each.fitted.loss,
+                    constant_loss=each.fitted.constant_loss,
+                )
+                for each in search.result.routers
+            ),
             serving=search.serving,
             warnings=report.warnings,
             target=run.spec.target,
@@ -123,6 +140,10 @@ def named_versions(cascade: ModelEntry, model: str) -> set[int]:
             levels = load_tabi_manifest(cascade.version_dir(version)).levels
             named |= {level.version for level in levels if level.model == model}
     return named
+
+
+def _router_file(level: Level) -> str:
+    return f"early_routers/{level.name}.npz"
 
 
 def _tokenizer(spec: TabiSpec, versions: Sequence[LevelVersion], index: int) -> TokenizerInfo:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import Field
 from rich.table import Table
 
-from tidal.tabi.manifest import Candidate, Level, Metric, ServingOverhead, TabiManifest, Target
+from tidal.tabi.manifest import Candidate, Level, Metric, TabiManifest, Target
+from tidal.tabi.serving_overhead import ServingOverhead
 from tidal_builders.arlo.report import ArloReport
 from tidal_builders.report import BuildReport
 from tidal_builders.tabi.search_report import SearchReport

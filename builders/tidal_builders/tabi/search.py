@@ -14,10 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidal.errors import InvalidArgument
-from tidal.tabi.manifest import Candidate, Expected, Latency, Metric, ServingOverhead
+from tidal.tabi.manifest import Candidate, Expected, Latency, Metric
+from tidal.tabi.serving_overhead import ServingOverhead
 from tidal_builders.tabi.calibration import CalibratedLevel
 from tidal_builders.tabi.combinations import CombinationEvaluator
 from tidal_builders.tabi.data import CALIBRATION, REPORT, SELECTION, CollectedLevel, LabelledData, Rerun
+from tidal_builders.tabi.early_routing import EarlyRouting, LevelRouter
 from tidal_builders.tabi.evaluate import LevelChain
 from tidal_builders.tabi.losses import compare_losses
 from tidal_builders.tabi.pareto import Configuration, thin_out
@@ -61,12 +63,14 @@ class SearchResult:
         candidates: Kept candidates, by mean latency on the selection part.
         tried: Number of configurations of several levels that were evaluated.
         too_slow: Number of those that miss the rule on the p75 latency.
+        routers: Early routers of the candidates that have early routing.
     """
 
     levels: tuple[LevelResult, ...]
     candidates: tuple[Candidate, ...]
     tried: int
     too_slow: int
+    routers: tuple[LevelRouter, ...] = ()
 
 
 def search(
@@ -77,11 +81,13 @@ def search(
     metric: Metric,
     tolerance: float | None = None,
     serving: ServingOverhead | None = None,
+    early_router: bool = False,
     progress: Progress = lambda _: None,
 ) -> SearchResult:
     """Calibrate the levels, evaluate all combinations of them, and keep the candidates on the Pareto fronts.
 
-    All single levels are kept and, for each combination and weighting, the result of `thin_out`.
+    All single levels are kept and, for each combination and weighting, the result of `thin_out`. Early routing is tried
+    with the configurations of two levels that this keeps.
 
     Args:
         data: Labelled queries.
@@ -90,6 +96,7 @@ def search(
         metric: Metric of the answers; "accuracy" means a classification, all others a regression.
         tolerance: Distance from the truth within which a regression's value is right; None for a classification.
         serving: Time that serving adds to the engines; None leaves it out of all latencies.
+        early_router: Whether to fit early routers, for a classification.
         progress: Receives the completed share, 0 to 1.
 
     Raises:
@@ -97,6 +104,7 @@ def search(
     """
     _check(data, metric, tolerance)
     evaluator = CombinationEvaluator(data, levels, rerun, metric=metric, tolerance=tolerance, serving=serving)
+    early = EarlyRouting(evaluator, data, levels) if early_router else None
     places = range(len(levels))
     singles = [evaluator.single(level) for level in places]
     combinations = [each for size in range(2, len(levels) + 1) for each in itertools.combinations(places, size)]
@@ -110,15 +118,22 @@ def search(
             evaluated += found
             progress(0.9 * (done + (scale + 1) / (len(SCALES) + 1)) / len(combinations))
         fast = [each for each in evaluated if fast_enough(each.selection, alone)]
+        if early is not None and len(combination) == 2:
+            variants = [variant for each in thin_out(fast) for variant in early.variants(each)]
+            evaluated += variants
+            fast += [each for each in variants if fast_enough(each.selection, alone)]
         tried, too_slow = tried + len(evaluated), too_slow + len(evaluated) - len(fast)
         kept += thin_out(fast)
-    losses = compare_losses(evaluator, data, kept)
+    losses = compare_losses(evaluator, data, kept, early)
     groups: dict[tuple[tuple[int, ...], float | None], list[Configuration]] = {}
     for each in kept:
         groups.setdefault((each.levels, each.pruning), []).append(each)
     candidates: list[Candidate] = []
     for done, group in enumerate(groups.values()):
-        candidates += evaluator.reported(group, losses)
+        for each, candidate in zip(group, evaluator.reported(group, losses), strict=True):
+            if early is not None and each.early is not None:
+                candidate = early.reported(each, candidate)
+            candidates.append(candidate)
         progress(0.9 + 0.1 * (done + 1) / len(groups))
     candidates.sort(key=lambda each: each.selection.latency.mean)
     alone_reported = {each.levels[0]: each.reported.score for each in candidates if len(each.levels) == 1}
@@ -126,7 +141,8 @@ def search(
         LevelResult(index, evaluator.calibrated[place], alone_reported[place], evaluator.engine_latency(place))
         for place, index in enumerate(evaluator.order)
     )
-    return SearchResult(tuple(results), tuple(candidates), tried, too_slow)
+    routers = () if early is None else early.routers(candidates)
+    return SearchResult(tuple(results), tuple(candidates), tried, too_slow, routers)
 
 
 def _check(data: LabelledData, metric: Metric, tolerance: float | None) -> None:

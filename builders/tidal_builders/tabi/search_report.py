@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from tidal.tabi.manifest import Calibration, Candidate, Latency, Metric, ServingOverhead, Target
+from tidal.tabi.manifest import Calibration, Candidate, Latency, Metric, Target
+from tidal.tabi.serving_overhead import ServingOverhead
 
 
 class Bin(BaseModel):

@@ -133,6 +133,11 @@ class TabiSpec(ModelSpec):
         description="latencies of candidates; served: from the client's request to the response, measured through a "
         "tritonserver that the build starts for some seconds; engines: the time of the engines only",
     )
+    early_router: bool = Field(
+        False,
+        description="whether to fit a router that reads a query's words before any level runs, and to try candidates "
+        "of two levels in which it sends difficult queries to the last level at once; not for regressions",
+    )
     parts: Parts = Field(Parts(), description="shares of the labelled queries; equal texts are in the same part")
     runtimes: RuntimeOptions = Field(RuntimeOptions(), description="options of all levels' runtimes")
 

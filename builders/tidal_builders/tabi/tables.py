@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 from rich.table import Table
 
-from tidal.tabi.manifest import Candidate, ServingOverhead, TemperatureChoice
+from tidal.tabi.manifest import Candidate, TemperatureChoice
 from tidal.tabi.selection import escalation_rate, meeting, provable_losses, queries_for, safest
+from tidal.tabi.serving_overhead import ServingOverhead
 from tidal_builders.tabi.pareto import pareto_front
 from tidal_builders.tabi.search_report import SearchReport
 

@@ -16,8 +16,9 @@ from tests.tabi.builders.conftest import Built, pinned_code, steady_latencies
 from tests.tabi.builders.toy import Toy, tokenizer_of
 from tidal.errors import NotFound
 from tidal.repository.entries import ModelEntry
-from tidal.tabi.manifest import EscalationOverhead, ServingOverhead, TabiManifest, Target, load_tabi_manifest
+from tidal.tabi.manifest import TabiManifest, Target, load_tabi_manifest
 from tidal.tabi.selection import select
+from tidal.tabi.serving_overhead import EscalationOverhead, ServingOverhead
 from tidal_builders.tabi import search as searching
 from tidal_builders.tabi.measured_search import CascadeSearch, search_report
 from tidal_builders.tabi.overhead import ServedTimes, disturbance_warning, overhead
