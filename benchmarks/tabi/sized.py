@@ -45,9 +45,10 @@ class BertSize:
         return 6 * self.num_hidden_layers + 2
 
 
-# BERT-base, and the class of BERT-large: its 24 layers of 1024 channels have 302 million weights, these 334 million.
-# That is 3.94 times as many as BERT-base's 85 million.
-SIZES = {"small": BertSize(12, 768, 12, 3072), "large": BertSize(21, 1152, 18, 4608)}
+# BERT-base, and the class of BERT-large: its 24 layers of 1024 channels have 302 million weights, these 287 million.
+# That is 3.4 times as many as BERT-base's 85 million, and takes longer than that, since less of it stays in the caches:
+# in bf16 on two cores, 4.0 times as long on texts of SST-2, and 4.6 times with 21 such layers.
+SIZES = {"small": BertSize(12, 768, 12, 3072), "large": BertSize(18, 1152, 18, 4608)}
 
 
 class _Expansion:

@@ -73,9 +73,9 @@ def test_the_real_weights_have_the_same_logits_at_the_size_of_bert(level):
     assert (ours.hidden_states[-1] - theirs.hidden_states[-1].repeat(1, 1, copies)).abs().max() < 1e-3
     config = larger.config
     plain = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
-    assert plain == {"small": (12, 768, 12, 3072), "large": (21, 1152, 18, 4608)}[level]
+    assert plain == {"small": (12, 768, 12, 3072), "large": (18, 1152, 18, 4608)}[level]
     weights = sum(p.numel() for name, p in larger.named_parameters() if "encoder" in name and name.endswith("weight"))
-    assert weights / 1e6 == pytest.approx({"small": 84.9, "large": 334.4}[level], abs=0.1)
+    assert weights / 1e6 == pytest.approx({"small": 84.9, "large": 286.7}[level], abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def an_outcome() -> SizedOutcome:
     crowd = {
         name: OpenLoopResult(10.0, ms, {}, 0.5, 0.0, "") for name, ms in ((LARGE, [80.0, 80.0]), (TABI, [40.0, 60.0]))
     }
-    levels = {SMALL: SizedLevel(109_000_000, 5e-7, 74), LARGE: SizedLevel(372_000_000, 8e-7, 128)}
+    levels = {SMALL: SizedLevel(109_000_000, 5e-7, 74), LARGE: SizedLevel(324_000_000, 8e-7, 110)}
     ms, same = {SMALL: 10.0, LARGE: 39.0}, {SMALL: 1.0, LARGE: 1.0}
     return SizedOutcome("sst2", TaskRun([serial], [20.0], [crowd]), ("a", "b"), levels, ms, same)
 
@@ -196,7 +196,7 @@ def test_claims_and_tables_of_sized_levels():
         "p99_vs_large[sst2, sized]": ("<= 1.05", pytest.approx(59.8 / 80)),
     }
     sized_case.add_tables(report, [outcome])
-    assert [list(column.cells)[1] for column in report.tables[0].columns][2:5] == ["21 x 1152", "372 M", "128/128"]
+    assert [list(column.cells)[1] for column in report.tables[0].columns][2:5] == ["18 x 1152", "324 M", "110/110"]
     assert list(report.tables[1].columns[8].cells) == ["-", "-", "50.0%", "50.0%"]
     assert sized_case.measured(outcome)["accuracy"] == {SMALL: 0.5, LARGE: 1.0, TABI: 1.0, NO_PRUNING: 1.0}
 
