@@ -12,12 +12,14 @@ import transformers
 from testing.once import built_once
 from tidal.flover.architectures import form_of
 from tidal.flover.form import KeyValueType
-from tidal.flover.models.weights import convert
+from tidal.flover.models.conversion import convert
 from tidal.flover.runner import FloverRunner
 
 FAMILIES = ("gpt2", "gptj", "gpt_neox", "llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2")
 # Families that differ from Llama in names only.
 LLAMA_LIKE = ("mistral", "phi3")
+# Families with mixtures of experts.
+MIXTURES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 WIDTH, HEADS, POSITIONS = 32, 4, 128
 # The 256 bytes and the end of text.
 VOCABULARY = 257
@@ -58,6 +60,19 @@ def tiny_config(family: str, **fields: Any) -> Any:
             return transformers.Gemma3TextConfig(**{**common, **shared_heads, "sliding_window_pattern": 2, **fields})
         case "olmo2":
             return transformers.Olmo2Config(**{**common, **shared_heads, "pad_token_id": 0, **fields})
+        case "mixtral":
+            experts = {"num_local_experts": 6, "num_experts_per_tok": 2}
+            return transformers.MixtralConfig(**{**common, **shared_heads, **experts, **fields})
+        case "qwen2_moe" | "qwen3_moe" | "olmoe":
+            experts = {"num_experts": 8, "num_experts_per_tok": 3}
+            if family == "olmoe":
+                return transformers.OlmoeConfig(**{**common, **shared_heads, **experts, "pad_token_id": 0, **fields})
+            experts |= {"moe_intermediate_size": 40}
+            if family == "qwen3_moe":
+                experts |= {"head_dim": 16, "norm_topk_prob": True}
+                return transformers.Qwen3MoeConfig(**{**common, **shared_heads, **experts, **fields})
+            experts |= {"shared_expert_intermediate_size": 56}
+            return transformers.Qwen2MoeConfig(**{**common, **shared_heads, **experts, **fields})
         case "qwen2":
             return transformers.Qwen2Config(**{**common, **shared_heads, **fields})
         case _:

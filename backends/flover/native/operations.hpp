@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "attention.hpp"
+#include "experts.hpp"
 #include "kernels.hpp"
 #include "linear.hpp"
 #include "workers.hpp"
@@ -12,7 +13,7 @@ namespace tidal {
 namespace {
 
 // One operation of a pass; must match `Operation` in models/operations.py.
-enum class Kind : std::int32_t { embed, norm, linear, head_norm, turn, attend, gate, cap };
+enum class Kind : std::int32_t { embed, norm, linear, head_norm, turn, attend, gate, cap, experts };
 
 struct Operation {
     Kind kind;
@@ -30,7 +31,7 @@ struct Operation {
     float scale;  // of embeddings, or of scores
     float cap;    // of scores, or of logits; 0: none
     std::int64_t length;  // tokens of a slot
-    const void* weights;  // of a linear layer: its `Matrix`
+    const void* weights;  // of a linear layer: its `Matrix`; of experts: their `Mixture`
     const void* more;     // bias of a norm, positions' embeddings or sines
     void* held;           // keys and values
     void* scales;         // their scales, if they are integers
@@ -134,6 +135,10 @@ void carry_out(const Operation& each, int threads, const Rows& rows, float* cons
             for_rows(threads, rows.count, [&](std::size_t row) {
                 kernels().soft_cap(to + row * each.outputs, each.outputs, 1.0f, each.cap);
             });
+            break;
+        case Kind::experts:
+            apply_experts(*static_cast<const Mixture*>(each.weights), threads, rows.count,
+                          static_cast<Activation>(each.activation), from, added, to);
             break;
     }
 }

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from tidal.errors import InvalidArgument
-from tidal.flover.form import Activation, DecoderForm, Family, RopeScaling, Rotary
+from tidal.flover.form import Activation, DecoderForm, Experts, Family, RopeScaling, Rotary
 
 _GATED: Mapping[str, Any] = {"norm": "rms", "gated": True}
 _GEMMA: Mapping[str, Any] = {**_GATED, "norms": "both", "norm_offset": 1.0}
@@ -26,7 +26,13 @@ _FAMILIES: Mapping[Family, Mapping[str, Any]] = {
     "gemma2": _GEMMA,
     "gemma3_text": {**_GEMMA, "head_norm": True},
     "olmo2": {**_GATED, "norms": "after", "head_norm": True, "wide_norm": True},
+    "mixtral": _GATED,
+    "qwen2_moe": _GATED,
+    "qwen3_moe": {**_GATED, "head_norm": True},
+    "olmoe": {**_GATED, "head_norm": True, "wide_norm": True},
 }
+# Families with mixtures of experts.
+MIXTURES: tuple[Family, ...] = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 _GEMMAS = ("gemma2", "gemma3_text")
 _ACTIVATION_ALIASES = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "swish": "silu"}
 # Fields of which only the usual value is supported; null is the usual one too.
@@ -35,12 +41,15 @@ _REQUIRED_FIELDS: Mapping[str, Mapping[str, Any]] = {
     "gpt2": {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
     "gemma2": _CAUSAL,
     "gemma3_text": {**_CAUSAL, "attn_logit_softcapping": None},  # transformers reads it, but does not apply it
+    "olmoe": {"clip_qkv": None},
 }
 # Parts of models that are not supported, by a field of their configurations.
 _UNSUPPORTED_PARTS = {
     "vision_config": "a multimodal model; its text part alone is accepted where it is one of these",
     "audio_config": "a multimodal model; its text part alone is accepted where it is one of these",
-    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts"), "a mixture of experts"),
+    "n_routed_experts": "a mixture of experts whose router chooses by other scores than their softmax, or by groups",
+    **dict.fromkeys(("num_local_experts", "num_experts"), "a mixture of experts of another form"),
+    "kv_lora_rank": "its attention compresses keys and values (MLA)",
 }
 _ROPE_KINDS = "default, dynamic, linear, llama3, yarn, longrope"
 
@@ -56,8 +65,8 @@ def form_of(config: Any) -> DecoderForm:
     """
     family = config.model_type
     if family not in _FAMILIES:
-        parts = [part for field, part in _UNSUPPORTED_PARTS.items() if getattr(config, field, None)]
-        reason = f": it is {parts[0]}" if parts else ""
+        parts = dict.fromkeys(part for field, part in _UNSUPPORTED_PARTS.items() if getattr(config, field, None))
+        reason = f": it is {', and '.join(parts)}" if parts else ""
         raise InvalidArgument(f"model_type '{family}' is not supported{reason}; accepted: {', '.join(_FAMILIES)}")
     for field, accepted in _REQUIRED_FIELDS.get(family, {}).items():
         if (value := getattr(config, field, None)) not in (None, accepted):
@@ -94,7 +103,31 @@ def form_of(config: Any) -> DecoderForm:
             if hasattr(config, name)
         ),
         activation=_activation(config),
+        experts=_experts(config),
         **more,
+    )
+
+
+def _experts(config: Any) -> Experts | None:
+    """The mixture of experts; None if no layer has one."""
+    family, count = config.model_type, getattr(config, "num_local_experts", None) or getattr(config, "num_experts", 0)
+    if family not in MIXTURES:
+        return None
+    every, without = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None) or ()
+    layers = [each for each in range(config.num_hidden_layers) if each not in without and (each + 1) % every == 0]
+    if not count or not layers:
+        return None
+    if not 1 <= (chosen := config.num_experts_per_tok) <= count:
+        raise InvalidArgument(
+            f"the model's configuration has num_experts_per_tok: {chosen}; accepted are 1 to {count}, its experts"
+        )
+    return Experts(
+        count=count,
+        chosen=chosen,
+        inner=getattr(config, "moe_intermediate_size", None) or config.intermediate_size,
+        normalised=family == "mixtral" or config.norm_topk_prob,
+        shared_inner=getattr(config, "shared_expert_intermediate_size", None),
+        layers=tuple(layers),
     )
 
 

@@ -10,7 +10,8 @@ from pydantic import Field, model_validator
 from tidal.manifest import Strict
 
 Family = Literal[
-    "gpt2", "gptj", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2"
+    "gpt2", "gptj", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2",
+    "mixtral", "qwen2_moe", "qwen3_moe", "olmoe",
 ]  # fmt: skip
 Activation = Literal["gelu", "gelu_new", "relu", "silu"]
 # Type of keys and values in slots; auto: that of the weights' floating-point numbers.
@@ -58,6 +59,34 @@ class Rotary(Strict):
         return self
 
 
+class Experts(Strict):
+    """Mixture of experts (Shazeer et al. 2017): gated feed-forward parts, of which a router chooses some for each token.
+
+    A token's output is the sum of its experts' outputs, each times its probability, the softmax of the router's scores.
+    """
+
+    count: int = Field(ge=1, description="experts that the router chooses from")
+    chosen: int = Field(ge=1, description="of these, for each token: those with the highest probabilities")
+    inner: int = Field(ge=1, description="width of an expert")
+    normalised: bool = Field(description="the probabilities of the chosen experts are divided by their sum")
+    shared_inner: int | None = Field(
+        None, ge=1, description="width of a further expert of all tokens, times the sigmoid of its gate; null: none"
+    )
+    layers: tuple[int, ...] = Field(min_length=1, description="layers that have experts")
+
+    @model_validator(mode="after")
+    def _check(self) -> Experts:
+        if self.chosen > self.count:
+            raise ValueError(f"chosen is {self.chosen}, must be at most count, {self.count}")
+        return self
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Width of each expert, the shared one last."""
+        shared = () if self.shared_inner is None else (self.shared_inner,)
+        return (*[self.inner] * self.count, *shared)
+
+
 class DecoderForm(Strict):
     """Sizes of a decoder and the variants of its family; which linear layers have biases follows from the weights."""
 
@@ -93,6 +122,7 @@ class DecoderForm(Strict):
     shared_norm: bool = Field(False, description="attention and feed-forward part share a norm (parallel only)")
     activation: Activation
     gated: bool = Field(False, description="feed-forward: activation(gate) * up")
+    experts: Experts | None = Field(None, description="mixture of experts of some or all layers; null: none")
 
     @model_validator(mode="after")
     def _check(self) -> DecoderForm:
@@ -106,6 +136,8 @@ class DecoderForm(Strict):
             raise ValueError("parallel requires norms before")
         if len(self.windows) not in (0, self.layers) or any(each is not None and each < 1 for each in self.windows):
             raise ValueError(f"windows must be {self.layers} numbers above 0 or null, got {self.windows}")
+        if self.experts is not None and (not self.gated or self.parallel or self.norms != "before"):
+            raise ValueError("experts require gated, norms before, and not parallel")
         return self
 
     @property
@@ -125,6 +157,15 @@ class DecoderForm(Strict):
         return (
             self.positions if scaling is None or scaling.kind != "longrope" else min(self.positions, scaling.original)
         )
+
+    @property
+    def widest_inner(self) -> int:
+        """Width of the widest feed-forward part."""
+        return self.inner if self.experts is None else max(self.inner, *self.experts.widths)
+
+    def layer_experts(self, layer: int) -> Experts | None:
+        """Experts of a layer; None: it has one feed-forward part."""
+        return self.experts if self.experts is not None and layer in self.experts.layers else None
 
     def window(self, layer: int) -> int | None:
         """Number of last tokens that a layer attends to; None: all."""

@@ -14,7 +14,8 @@ from safetensors import safe_open
 from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import INTEGERS, FloverPrecision
 from tidal.flover.models.quantized import GROUP_SIZES, Quantized, quantize
-from tidal.flover.models.weights import DecoderWeights, Dense, converted_parts
+from tidal.flover.models.weights import DecoderWeights, Dense, ExpertWeights
+from tidal.flover.models.conversion import converted_parts
 from tidal.flover.models.weights_file import WeightsWriter, named_tensors
 from tidal_builders.flover.quantized_checkpoints import QuantizationScheme, read_layer, scheme_of
 from tidal_builders.foreign.files import read_json
@@ -24,7 +25,12 @@ _INDEX = "model.safetensors.index.json"
 # Prefix of names in `transformers`, which some checkpoints leave out.
 _PREFIXES = {"gpt2": "transformer.", "gptj": "transformer.", "gpt_neox": "gpt_neox."}
 # Families whose layers are joined without a permutation.
-_AS_THEY_ARE = ("llama", "mistral", "phi3", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2")
+_AS_THEY_ARE = (
+    "llama", "mistral", "phi3", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2", "mixtral", "qwen2_moe", "qwen3_moe",
+    "olmoe",
+)  # fmt: skip
+# Names in `transformers`, and those in files of Mixtral.
+_MIXTRAL_NAMES = (".mlp.gate.", ".block_sparse_moe.gate.")
 
 
 class SourceTensors(Mapping[str, Any]):
@@ -99,7 +105,8 @@ class SourceTensors(Mapping[str, Any]):
 
     def _file_name(self, name: str) -> str | None:
         """Name of a tensor in the files."""
-        return next((each for each in (name, name.removeprefix(self._prefix)) if each in self._files), None)
+        names = name, name.removeprefix(self._prefix), name.replace(*_MIXTRAL_NAMES)
+        return next((each for each in names if each in self._files), None)
 
     def _stored(self, name: str) -> torch.Tensor | None:
         stored = self._file_name(name)
@@ -116,7 +123,7 @@ def stored_as(part: Any, precision: FloverPrecision, group: int) -> Any:
     Args:
         part: Part of `DecoderWeights`, or all of it.
         precision: Precision of the decoder. With int8 and int4 the weights of linear layers become integers, those of
-            the head 8 bits in either case, and everything else bfloat16.
+            the head 8 bits in either case, and everything else bfloat16. Routers are float32 in all of them.
         group: Number of inputs in a group of int4 weights.
     """
     match part:
@@ -129,6 +136,9 @@ def stored_as(part: Any, precision: FloverPrecision, group: int) -> Any:
         case Dense() if precision in INTEGERS and isinstance(part.weight, torch.Tensor):
             weight = quantize(part.weight, INTEGERS[precision], group)
             return Dense(weight, stored_as(part.bias, precision, group))
+        case ExpertWeights():
+            up, down = (stored_as(each, precision, group) for each in (part.up, part.down))
+            return ExpertWeights(part.router.float(), up, down)
         case DecoderWeights():
             converted = {field.name: stored_as(getattr(part, field.name), precision, group) for field in fields(part)}
             return DecoderWeights(**converted | {"head": stored_head(part.head, part.tokens, precision, group)})

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from tidal.engines import choose_device
 from tidal.errors import Unsupported
+from tidal.flover.architectures import MIXTURES
 from tidal.flover.manifest import INTEGERS, FloverManifest, load_flover_manifest
 from tidal.flover.native.library import BUILD_COMMAND, library, library_path
 from tidal.repository.entries import ModelEntry
 from tidal_builders.fingerprint import code_hash, hash_source, source_folder
 from tidal_builders.flover.spec import FloverSpec
+from tidal_builders.foreign.files import read_json
 from tidal_builders.foreign.recognise import DECODERS, require
 from tidal_builders.planning import TextModelPlan, compare, ingredients, text_file, text_ingredient
 
@@ -40,13 +42,18 @@ def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
 
     Raises:
         InvalidArgument: The source model, the draft model or the samples do not exist.
-        Unsupported: torch is not installed, this machine has no GPU, or int8 and int4 cannot run on the device.
+        Unsupported: torch is not installed, this machine has no GPU, or int8, int4 or a mixture of experts cannot run on
+            the device.
     """
     source = source_folder(spec.model, spec.revision, base)
     require(source, DECODERS, spec.kind)
     samples = text_file("samples", spec.samples, base)
     threads = spec.threads or len(os.sched_getaffinity(0))
     device_kind = choose_device(spec.engine, spec.device)
+    if device_kind == "gpu" and (family := read_json(source / "config.json").get("model_type")) in MIXTURES:
+        raise Unsupported(
+            f"field 'device': a mixture of experts ({family}) has no decode steps for a gpu: set device: cpu"
+        )
     compiled = device_kind == "cpu" and library() is not None
     native: dict[str, str] = {"precision": spec.precision} if spec.precision in INTEGERS else {}
     if spec.kv_cache_dtype == "int8":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tidal.flover.manifest import FloverProfile
@@ -119,11 +120,16 @@ def chunk_contexts(max_length: int, chunks: Sequence[int]) -> dict[int, tuple[in
 
 
 def _decode(runner: FloverRunner, length: int, n: int, _worker: int) -> None:
-    _wait(runner.decode(0, n, np.zeros(n, np.int64), np.full(n, length - 1, np.int64)))
+    _wait(runner.decode(0, n, _token_ids(runner, n), np.full(n, length - 1, np.int64)))
 
 
 def _prefill(runner: FloverRunner, context: int, chunk: int, _worker: int) -> None:
-    _wait(runner.prefill(0, np.zeros(chunk, np.int64), context))
+    _wait(runner.prefill(0, _token_ids(runner, chunk), context))
+
+
+def _token_ids(runner: FloverRunner, count: int) -> npt.NDArray[np.int64]:
+    """Different tokens, as equal ones would choose the same experts."""
+    return np.random.default_rng(0).integers(0, runner.form.vocabulary, count)
 
 
 def _wait(logits: torch.Tensor | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tidal.errors import InvalidArgument
 from tidal.flover.architectures import form_of
 from tidal.flover.chat import ChatFormat
 from tidal.flover.form import DecoderForm
+from tidal.flover.models.conversion import expert_layers
 from tidal.tasks.digests import base_digest, tensor_digest
 from tidal_builders.flover.converting import SourceTensors
 from tidal_builders.quiet import quiet_transformers
@@ -116,6 +118,7 @@ def _dequantized(folder: Path, config: Any) -> tuple[Any, list[str]]:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     names = {name: name if name in tensors else _OLD_NAMES.get(name, name) for name in model.state_dict()}
     state = {name: tensors[stored] for name, stored in names.items() if stored in tensors}
+    state |= _fused_experts(tensors, config, names)
     missing = model.load_state_dict(state, strict=False).missing_keys
     if config.tie_word_embeddings:
         model.tie_weights()
@@ -163,6 +166,18 @@ def decoder_files(folder: Path, field: str = "model") -> tuple[DecoderForm, Any]
 def _unloadable(folder: Path, field: str, error: Exception) -> InvalidArgument:
     reason = " ".join(str(error).split())[:300]
     return InvalidArgument(f"field '{field}': cannot load a decoder from {folder}: {reason}")
+
+
+def _fused_experts(tensors: SourceTensors, config: Any, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    """The experts of each layer in one tensor, as the modules of transformers have them."""
+    ending, state = "mlp.experts.gate_up_proj", dict[str, torch.Tensor]()
+    for name in names:
+        if name.endswith(ending) and name not in tensors:
+            prefix = name.removesuffix(ending)
+            up, down = expert_layers(tensors, config.model_type, config.num_experts, prefix)
+            state[name] = torch.stack([each.floats() for each in up])
+            state[f"{prefix}mlp.experts.down_proj"] = torch.stack([each.floats() for each in down])
+    return state
 
 
 def load_decoder(folder: Path, max_length: int | None = None) -> DecoderSource:

@@ -16,7 +16,7 @@ from tidal.flover.form import DecoderForm
 from tidal.flover.memory.available import available_bytes
 from tidal.flover.memory.buffers import SlotLayout, buffer_bytes, slot_layout
 from tidal.flover.memory.plan import MemoryPlan, in_parts, plan_memory, slots_within
-from tidal.flover.models.weights import convert
+from tidal.flover.models.conversion import convert
 from tidal.flover.runner import FloverRunner
 
 FORM = form_of(tiny_config("llama"))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from testing.decoders import FAMILIES, LLAMA_LIKE, POSITIONS, VOCABULARY, tiny_model, tiny_runner
+from testing.decoders import FAMILIES, LLAMA_LIKE, MIXTURES, POSITIONS, VOCABULARY, tiny_model, tiny_runner
 from tests.flover.generating import Generation, generate_together, generated_by_transformers, random_sequences
 from tidal.flover.architectures import form_of
 from tidal.flover.memory.slots import SlotMove
@@ -21,7 +21,7 @@ _LONGROPE = {
 _LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *LLAMA_LIKE])
+@pytest.mark.parametrize("family", [*FAMILIES, *LLAMA_LIKE, *MIXTURES])
 def test_tokens_equal_those_of_transformers(family: str) -> None:
     model, draw = tiny_model(family), np.random.default_rng(1)
     sequences = random_sequences(draw, 32 if family in ("gpt2", "llama") else 8, VOCABULARY)
@@ -78,6 +78,14 @@ def test_tokens_equal_those_of_transformers(family: str) -> None:
             },
         ),
         ("olmo2", {"attention_bias": True, "tie_word_embeddings": True, "num_key_value_heads": 4}),
+        ("mixtral", {"sliding_window": 20, "num_experts_per_tok": 1}),
+        ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 4, "tie_word_embeddings": True}),
+        ("qwen2_moe", {"norm_topk_prob": True, "decoder_sparse_step": 2}),
+        ("qwen2_moe", {"use_sliding_window": True, "sliding_window": 20, "mlp_only_layers": [0], "hidden_act": "gelu"}),
+        ("qwen2_moe", {"shared_expert_intermediate_size": 24, "num_experts": 0}),
+        ("qwen3_moe", {"norm_topk_prob": False, "attention_bias": True, "mlp_only_layers": [1]}),
+        ("qwen3_moe", {"use_sliding_window": True, "sliding_window": 20}),
+        ("olmoe", {"norm_topk_prob": True, "attention_bias": True, "num_key_value_heads": 4}),
     ],
 )
 def test_logits_of_variants_equal_those_of_transformers(family: str, fields: dict[str, Any]) -> None:
@@ -95,7 +103,7 @@ def test_logits_of_variants_equal_those_of_transformers(family: str, fields: dic
         torch.testing.assert_close(logits[0], wanted[position], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "olmo2", "mistral"])
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "olmo2", "mistral", *MIXTURES])
 def test_logits_without_native_kernels_equal_those_of_transformers(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +173,7 @@ def test_an_exchange_swaps_the_contents_of_slots() -> None:
     torch.testing.assert_close(found, wanted[[2, 0]], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", *MIXTURES])
 def test_bf16_generates_nearly_the_same_tokens(family: str) -> None:
     model = tiny_model(family)
     runner, ids = tiny_runner(model, dtype=torch.bfloat16), np.random.default_rng(0).integers(0, VOCABULARY, 100)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import transformers
 
-from testing.decoders import FAMILIES, LLAMA_LIKE, tiny_config, tiny_model
+from testing.decoders import FAMILIES, LLAMA_LIKE, MIXTURES, tiny_config, tiny_model
 from tidal.errors import InvalidArgument
 from tidal.flover.architectures import form_of
 from tidal.flover.form import DecoderForm
-from tidal.flover.models.weights import convert
+from tidal.flover.models.conversion import convert
 from tidal.flover.models.weights_file import load_weights
 from tidal_builders.flover.converting import write_weights
 
@@ -35,11 +35,29 @@ def test_windows_are_those_of_the_layers(family: str, fields: dict[str, Any], wi
     assert (form.windows, form.positions) == (windows, 128)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *LLAMA_LIKE])
+@pytest.mark.parametrize("family", [*FAMILIES, *LLAMA_LIKE, *MIXTURES])
 def test_a_form_is_equal_after_json(family: str) -> None:
     form = form_of(tiny_config(family))
     assert DecoderForm.model_validate_json(form.model_dump_json()) == form
     assert (form.family, form.layers, form.width, form.vocabulary) == (family, 2, 32, 257)
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "wanted"),
+    [
+        ("mixtral", {}, (6, 2, 96, True, None, (0, 1, 2, 3))),
+        ("qwen2_moe", {"mlp_only_layers": [3]}, (8, 3, 40, False, 56, (0, 1, 2))),
+        ("qwen3_moe", {"decoder_sparse_step": 2, "mlp_only_layers": [1]}, (8, 3, 40, True, None, (3,))),
+        ("olmoe", {}, (8, 3, 96, False, None, (0, 1, 2, 3))),
+    ],
+)
+def test_experts_are_those_of_the_configuration(family: str, fields: dict[str, Any], wanted: tuple[object, ...]) -> None:
+    form = form_of(tiny_config(family, num_hidden_layers=4, **fields))
+    assert form.experts is not None
+    assert tuple(value for _, value in form.experts) == wanted
+    assert [layer for layer in range(4) if form.layer_experts(layer)] == list(form.experts.layers)
+    dense = {"mlp_only_layers": [0, 1, 2, 3]} if family in ("qwen2_moe", "qwen3_moe") else None
+    assert dense is None or form_of(tiny_config(family, num_hidden_layers=4, **dense)).experts is None
 
 
 @pytest.mark.parametrize(
@@ -68,8 +86,13 @@ def test_a_form_is_equal_after_json(family: str) -> None:
         ),
         (tiny_config("gemma2", use_bidirectional_attention=True), "use_bidirectional_attention: True; accepted is"),
         (tiny_config("gemma3_text", attn_logit_softcapping=5.0), "attn_logit_softcapping: 5.0; accepted is None"),
-        (transformers.MixtralConfig(), "model_type 'mixtral' is not supported: it is a mixture of experts; accepted: "),
-        (transformers.Qwen3MoeConfig(), "model_type 'qwen3_moe' is not supported: it is a mixture of experts"),
+        (
+            transformers.DeepseekV3Config(),
+            "'deepseek_v3' is not supported: it is a mixture of experts whose router .*, and its attention compresses",
+        ),
+        (transformers.GptOssConfig(), "'gpt_oss' is not supported: it is a mixture of experts of another form; accepted: "),
+        (tiny_config("mixtral", num_experts_per_tok=7), "has num_experts_per_tok: 7; accepted are 1 to 6, its experts"),
+        (tiny_config("olmoe", clip_qkv=8.0), "has clip_qkv: 8.0; accepted is None"),
         (transformers.Gemma3Config(), "model_type 'gemma3' is not supported: it is a multimodal model; its text part"),
     ],
 )
@@ -103,6 +126,15 @@ def test_a_file_that_lacks_a_norm_is_refused(tmp_path: Path, norms: str, missing
     write_weights(model.state_dict(), form, path, "bf16", 32, tied=False)
     with pytest.raises(InvalidArgument, match=f"has no weight '{missing}"):
         load_weights(path, form.model_copy(update={"norms": norms}))
+
+
+@pytest.mark.parametrize("part", ["gate_up_proj", "down_proj", "gate", "shared_expert.down_proj", "shared_expert_gate"])
+def test_a_missing_weight_of_experts_is_named(part: str) -> None:
+    model = tiny_model("qwen2_moe")
+    ends = (f"mlp.{part}.weight", f"experts.{part}")
+    state = {name: each for name, each in model.state_dict().items() if not name.endswith(ends)}
+    with pytest.raises(InvalidArgument, match=r"no weight 'model\.layers\.0\.mlp\..*', which qwen2_moe requires"):
+        convert(state, form_of(model.config), tied=False)
 
 
 def test_a_missing_weight_is_named() -> None:

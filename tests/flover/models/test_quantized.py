@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from testing.decoders import tiny_model, write_decoder
+from testing.decoders import MIXTURES, tiny_model, write_decoder
 from tidal.errors import InvalidArgument
 from tidal.flover.architectures import form_of
 from tidal.flover.manifest import FloverPrecision
 from tidal.flover.models.quantized import Quantized, quantize
-from tidal.flover.models.weights import convert
+from tidal.flover.models.conversion import convert
 from tidal.flover.models.weights_file import WeightsWriter, load_weights, named_tensors
 from tidal_builders.flover.converting import SourceTensors, stored_as, write_weights
 
@@ -60,7 +60,7 @@ def test_a_constant_weight_and_zeros_are_kept() -> None:
 
 
 @pytest.mark.parametrize("precision", _PRECISIONS)
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "qwen3", "gemma3_text", "olmo2"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox", "qwen3", "gemma3_text", "olmo2", *MIXTURES])
 def test_the_file_has_the_converted_weights(family: str, precision: FloverPrecision, tmp_path: Path) -> None:
     source = write_decoder(tmp_path / "source", family)
     model = tiny_model(family)
@@ -75,8 +75,11 @@ def test_the_file_has_the_converted_weights(family: str, precision: FloverPrecis
     for name, tensor in found.items():
         assert tensor.dtype == wanted[name].dtype, name
         assert torch.equal(tensor, wanted[name]), name
-    loaded = load_weights(path, form).layers[0].up.weight
-    assert isinstance(loaded, Quantized) == (precision in ("int8", "int4"))
+    layer = load_weights(path, form).layers[0]
+    for linear in (layer.up,) if layer.experts is None else (*layer.experts.up, *layer.experts.down):
+        assert linear is not None
+        assert isinstance(linear.weight, Quantized) == (precision in ("int8", "int4"))
+    assert layer.experts is None or layer.experts.router.dtype == torch.float32
 
 
 def test_checkpoints_in_shards_and_without_a_prefix_are_read(tmp_path: Path) -> None:

@@ -142,7 +142,9 @@ def plan_memory(
     rows = slots + min(_CHUNK_ROWS, slots * max_length)
     gated = 2 if form.gated else 1
     # Of a row: residual, norm, output and sum; queries, keys and values; the hidden layer before and after activation.
-    row = 4 * form.width + (form.heads + 2 * form.kv_heads) * form.head_dim + 2 * gated * form.inner
+    row = 4 * form.width + (form.heads + 2 * form.kv_heads) * form.head_dim + 2 * gated * form.widest_inner
+    if form.experts is not None:  # input and output of an expert, scores, and the numbers and factors of its experts
+        row += 2 * form.width + (1 + 4) * len(form.experts.widths)
     # Scores and mask of a chunk, where no fused kernel runs.
     scores = min(_CHUNK_ROWS, max_length) * max_length * (form.heads + 1)
     reserve = max(int(available * _RESERVE_SHARE), _GPU_RESERVE if graphs else 0)

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 
 from tidal.flover.form import DecoderForm, Projection, RopeScaling, Rotary
+from tidal.flover.models.experts import ExpertLayer
 from tidal.flover.models.linear import Linear, activate, linear, working_type
 from tidal.flover.models.weights import Affine, LayerWeights
 from tidal.flover.native.tiling import DEFAULT_TILING, Tiling
@@ -73,8 +74,10 @@ class Layer:
         self.attention_norm, self.feed_norm = _norm(form, weights.attention_norm), _norm(form, weights.feed_norm)
         self.attention_after, self.feed_after = _norm(form, weights.attention_after), _norm(form, weights.feed_after)
         self.qkv, self.output = linear(weights.qkv, None, tiling), linear(weights.output, None, tiling)
-        self.up = linear(weights.up, None if form.gated else form.activation, tiling)
-        self.down = linear(weights.down, None, tiling)
+        self.experts = None if weights.experts is None else ExpertLayer(form, weights.experts, tiling)
+        if weights.up is not None and weights.down is not None:
+            self.up = linear(weights.up, None if form.gated else form.activation, tiling)
+            self.down = linear(weights.down, None, tiling)
         self.head_norm = None
         if weights.query_norm is not None and weights.key_norm is not None:
             queries, keys = (norm_weights(form, each).weight for each in (weights.query_norm, weights.key_norm))
@@ -93,6 +96,8 @@ class Layer:
             normed = rows if form.parallel else attended
         if self.feed_norm is not None:
             normed = norm(form, normed, self.feed_norm)
+        if self.experts is not None:
+            return self.experts(normed) + attended
         added = lora(self._number, "up", normed)
         inner = self.up(normed, added)
         if form.gated:

@@ -25,6 +25,7 @@ class Kind(IntEnum):
     ATTEND = 5
     GATE = 6
     CAP = 7
+    EXPERTS = 8
 
 
 class Operation(ctypes.Structure):

@@ -141,6 +141,9 @@ class NativePass:
         if layer.feed_norm is not None:
             operations.append(self._norm(layer.feed_norm, source))
             source = _INPUT
+        if layer.experts is not None:
+            operations.append(layer.experts.operation(source, _HIDDEN, _ATTENDED))
+            return operations
         operations.append(self._linear(layer.up, source, _OUTPUT))
         if form.gated:
             operations.append(

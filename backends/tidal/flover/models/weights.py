@@ -1,4 +1,4 @@
-"""Weights of a decoder in one layout for all families, and their conversion from Hugging Face.
+"""Weights of a decoder in one layout for all families.
 
 Projections of a layer are fused: `qkv` yields queries, keys and values; `up` of a gated layer yields the gate and then
 the values it is multiplied with. Linear weights are [outputs, inputs].
@@ -6,19 +6,11 @@ the values it is multiplied with. Linear weights are [outputs, inputs].
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from tidal.errors import InvalidArgument
-from tidal.flover.form import DecoderForm
-from tidal.flover.models.orders import gpt_neox_order, gptj_order
-from tidal.flover.models.quantized import Quantized, joined
-
-# Weights of linear layers may be `Quantized`.
-State = Mapping[str, Any]
+from tidal.flover.models.quantized import Quantized
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +33,25 @@ class Dense:
         """Device of the weight."""
         return (self.weight.values if isinstance(self.weight, Quantized) else self.weight).device
 
+    def floats(self) -> torch.Tensor:
+        """Return the weight as floating-point numbers, [outputs, inputs]."""
+        return self.weight.dequantized() if isinstance(self.weight, Quantized) else self.weight
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """Weights of a mixture of experts: one after the other, the shared one last.
+
+    Attributes:
+        router: Projection to the scores of all experts, [experts, width]; that of the shared one is its gate's.
+        up: Projections to gates and the values that they are multiplied with, each [2 * inner, width].
+        down: Second projections, each [width, inner].
+    """
+
+    router: torch.Tensor
+    up: tuple[Dense, ...]
+    down: tuple[Dense, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
@@ -53,10 +64,11 @@ class LayerWeights:
         key_norm: Norm of each head's keys; None: the family has none.
         output: Output projection of attention.
         feed_norm: Norm before the feed-forward part; None: it shares `attention_norm`, or the family has none.
-        up: First projection of the feed-forward part; [2 * inner, width] if gated.
-        down: Second projection of the feed-forward part.
+        up: First projection of the feed-forward part; [2 * inner, width] if gated. None: the layer has experts.
+        down: Second projection of the feed-forward part; None: the layer has experts.
         attention_after: Norm of attention's output; None: the family has none.
         feed_after: Norm of the feed-forward part's output; None: the family has none.
+        experts: Mixture of experts; None: the layer has one feed-forward part.
     """
 
     attention_norm: Affine | None
@@ -65,10 +77,11 @@ class LayerWeights:
     key_norm: Affine | None
     output: Dense
     feed_norm: Affine | None
-    up: Dense
-    down: Dense
+    up: Dense | None
+    down: Dense | None
     attention_after: Affine | None = None
     feed_after: Affine | None = None
+    experts: ExpertWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,157 +101,3 @@ class DecoderWeights:
     layers: tuple[LayerWeights, ...]
     final_norm: Affine
     head: Dense | None
-
-
-def convert(state: State, form: DecoderForm, *, tied: bool) -> DecoderWeights:
-    """Convert the weights of a Hugging Face model to the common layout.
-
-    Args:
-        state: The model's `state_dict()`.
-        form: Architecture of the model.
-        tied: Whether the head shares the weight of the token embeddings.
-
-    Raises:
-        InvalidArgument: A weight is missing.
-    """
-    parts = dict(converted_parts(state, form, tied=tied))
-    layers = tuple(parts.pop(f"layers.{number}") for number in range(form.layers))
-    return DecoderWeights(layers=layers, **parts)
-
-
-def converted_parts(state: State, form: DecoderForm, *, tied: bool) -> Iterator[tuple[str, Any]]:
-    """Convert one part after the other, so that no more of the model than one has to be in memory.
-
-    Args:
-        state: Weights of a Hugging Face model by name; a tensor may be read when it is requested.
-        form: Architecture of the model.
-        tied: Whether the head shares the weight of the token embeddings.
-
-    Yields:
-        Name and value of each field of `DecoderWeights`; of `layers`, `layers.0` and so on.
-
-    Raises:
-        InvalidArgument: A weight is missing.
-    """
-    match form.family:
-        case "gpt2":
-            tokens, norm, head, layer = "transformer.wte", "transformer.ln_f", "lm_head", _gpt2
-        case "gptj":
-            tokens, norm, head, layer = "transformer.wte", "transformer.ln_f", "lm_head", _gptj
-        case "gpt_neox":
-            tokens, norm, head, layer = "gpt_neox.embed_in", "gpt_neox.final_layer_norm", "embed_out", _gpt_neox
-            # Newer releases of transformers name the head as in the other families.
-            head = head if f"{head}.weight" in state else "lm_head"
-        case "phi3":
-            tokens, norm, head, layer = "model.embed_tokens", "model.norm", "lm_head", _phi3
-        case _:
-            tokens, norm, head, layer = "model.embed_tokens", "model.norm", "lm_head", _llama
-    try:
-        yield "tokens", state[f"{tokens}.weight"]
-        yield "positions", state["transformer.wpe.weight"] if form.rotary is None else None
-        for number in range(form.layers):
-            yield f"layers.{number}", layer(state, form, number)
-        yield "final_norm", _affine(state, norm)
-        yield "head", None if tied else _dense(state, head)
-    except KeyError as error:
-        raise InvalidArgument(f"the model has no weight {error}, which {form.family} requires") from None
-
-
-def _gpt2(state: State, form: DecoderForm, number: int) -> LayerWeights:
-    prefix = f"transformer.h.{number}."
-
-    def transposed(name: str) -> Dense:
-        # GPT-2 stores [inputs, outputs].
-        return Dense(state[f"{prefix}{name}.weight"].T, state.get(f"{prefix}{name}.bias"))
-
-    return LayerWeights(
-        attention_norm=_affine(state, f"{prefix}ln_1"),
-        qkv=transposed("attn.c_attn"),
-        query_norm=None,
-        key_norm=None,
-        output=transposed("attn.c_proj"),
-        feed_norm=_affine(state, f"{prefix}ln_2"),
-        up=transposed("mlp.c_fc"),
-        down=transposed("mlp.c_proj"),
-    )
-
-
-def _gptj(state: State, form: DecoderForm, number: int) -> LayerWeights:
-    prefix, order = f"transformer.h.{number}.", torch.from_numpy(gptj_order(form))
-
-    def permuted(name: str) -> torch.Tensor:
-        weight: torch.Tensor = state[f"{prefix}attn.{name}.weight"]
-        return weight[order]
-
-    return LayerWeights(
-        attention_norm=_affine(state, f"{prefix}ln_1"),
-        qkv=Dense(torch.cat([permuted("q_proj"), permuted("k_proj"), state[f"{prefix}attn.v_proj.weight"]]), None),
-        query_norm=None,
-        key_norm=None,
-        output=_dense(state, f"{prefix}attn.out_proj"),
-        feed_norm=None,
-        up=_dense(state, f"{prefix}mlp.fc_in"),
-        down=_dense(state, f"{prefix}mlp.fc_out"),
-    )
-
-
-def _gpt_neox(state: State, form: DecoderForm, number: int) -> LayerWeights:
-    prefix = f"gpt_neox.layers.{number}."
-    fused, order = _affine(state, f"{prefix}attention.query_key_value"), torch.from_numpy(gpt_neox_order(form))
-    return LayerWeights(
-        attention_norm=_affine(state, f"{prefix}input_layernorm"),
-        qkv=Dense(fused.weight[order], None if fused.bias is None else fused.bias[order]),
-        query_norm=None,
-        key_norm=None,
-        output=_dense(state, f"{prefix}attention.dense"),
-        feed_norm=_affine(state, f"{prefix}post_attention_layernorm"),
-        up=_dense(state, f"{prefix}mlp.dense_h_to_4h"),
-        down=_dense(state, f"{prefix}mlp.dense_4h_to_h"),
-    )
-
-
-def _llama(state: State, form: DecoderForm, number: int) -> LayerWeights:
-    prefix = f"model.layers.{number}."
-    # What follows attention has the name of what precedes the feed-forward part where there is no other norm.
-    before_feed = "pre_feedforward" if form.norms == "both" else "post_attention"
-    before, after = form.norms != "after", form.norms != "before"
-    return LayerWeights(
-        attention_norm=_affine(state, f"{prefix}input_layernorm") if before else None,
-        qkv=_joined(state, *(f"{prefix}self_attn.{name}_proj" for name in "qkv")),
-        query_norm=_affine(state, f"{prefix}self_attn.q_norm") if form.head_norm else None,
-        key_norm=_affine(state, f"{prefix}self_attn.k_norm") if form.head_norm else None,
-        output=_dense(state, f"{prefix}self_attn.o_proj"),
-        feed_norm=_affine(state, f"{prefix}{before_feed}_layernorm") if before else None,
-        up=_joined(state, f"{prefix}mlp.gate_proj", f"{prefix}mlp.up_proj"),
-        down=_dense(state, f"{prefix}mlp.down_proj"),
-        attention_after=_affine(state, f"{prefix}post_attention_layernorm") if after else None,
-        feed_after=_affine(state, f"{prefix}post_feedforward_layernorm") if after else None,
-    )
-
-
-def _phi3(state: State, form: DecoderForm, number: int) -> LayerWeights:
-    prefix = f"model.layers.{number}."
-    return LayerWeights(
-        attention_norm=_affine(state, f"{prefix}input_layernorm"),
-        qkv=_dense(state, f"{prefix}self_attn.qkv_proj"),
-        query_norm=None,
-        key_norm=None,
-        output=_dense(state, f"{prefix}self_attn.o_proj"),
-        feed_norm=_affine(state, f"{prefix}post_attention_layernorm"),
-        up=_dense(state, f"{prefix}mlp.gate_up_proj"),
-        down=_dense(state, f"{prefix}mlp.down_proj"),
-    )
-
-
-def _affine(state: State, name: str) -> Affine:
-    return Affine(state[f"{name}.weight"], state.get(f"{name}.bias"))
-
-
-def _dense(state: State, name: str) -> Dense:
-    return Dense(state[f"{name}.weight"], state.get(f"{name}.bias"))
-
-
-def _joined(state: State, *names: str) -> Dense:
-    weights = [state[f"{name}.weight"] for name in names]
-    biases = [bias for name in names if (bias := state.get(f"{name}.bias")) is not None]
-    return Dense(joined(weights), torch.cat(biases) if biases else None)

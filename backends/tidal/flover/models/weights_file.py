@@ -17,7 +17,7 @@ import torch
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.flover.form import DecoderForm
 from tidal.flover.models.quantized import Quantized
-from tidal.flover.models.weights import Affine, DecoderWeights, Dense, LayerWeights
+from tidal.flover.models.weights import Affine, DecoderWeights, Dense, ExpertWeights, LayerWeights
 from tidal_client.extras import install_command
 
 _NAMES = {torch.int64: "I64", torch.float32: "F32", torch.bfloat16: "BF16", torch.uint8: "U8"}
@@ -103,7 +103,12 @@ def load_weights(path: Path, form: DecoderForm, device: torch.device | None = No
     def optional(name: str) -> Affine | None:
         return affine(name) if f"{name}.weight" in tensors else None
 
-    def layer(prefix: str) -> LayerWeights:
+    def experts(prefix: str, count: int) -> ExpertWeights:
+        up, down = (tuple(dense(f"{prefix}.{name}.{each}") for each in range(count)) for name in ("up", "down"))
+        return ExpertWeights(tensors[f"{prefix}.router"], up, down)
+
+    def layer(number: int) -> LayerWeights:
+        prefix, mixture = f"layers.{number}", form.layer_experts(number)
         before, after = form.norms != "after", form.norms != "before"
         return LayerWeights(
             attention_norm=affine(f"{prefix}.attention_norm") if before else None,
@@ -112,17 +117,18 @@ def load_weights(path: Path, form: DecoderForm, device: torch.device | None = No
             key_norm=optional(f"{prefix}.key_norm"),
             output=dense(f"{prefix}.output"),
             feed_norm=optional(f"{prefix}.feed_norm"),
-            up=dense(f"{prefix}.up"),
-            down=dense(f"{prefix}.down"),
+            up=None if mixture else dense(f"{prefix}.up"),
+            down=None if mixture else dense(f"{prefix}.down"),
             attention_after=affine(f"{prefix}.attention_after") if after else None,
             feed_after=affine(f"{prefix}.feed_after") if after else None,
+            experts=None if mixture is None else experts(f"{prefix}.experts", len(mixture.widths)),
         )
 
     try:
         return DecoderWeights(
             tokens=tensors["tokens"],
             positions=tensors.get("positions"),
-            layers=tuple(layer(f"layers.{number}") for number in range(form.layers)),
+            layers=tuple(layer(number) for number in range(form.layers)),
             final_norm=affine("final_norm"),
             head=dense("head") if {"head.weight", "head.weight.values"} & tensors.keys() else None,
         )

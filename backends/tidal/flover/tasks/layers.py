@@ -78,6 +78,8 @@ def _llama(form: DecoderForm, layer: int) -> Iterator[tuple[str, LayerSlice]]:
         yield f"{prefix}.self_attn.{name}_proj", LayerSlice(layer, "qkv", begin, outputs, form.width)
         begin += outputs
     yield f"{prefix}.self_attn.o_proj", _whole(form, layer, "output")
+    if form.layer_experts(layer) is not None:
+        return
     yield f"{prefix}.mlp.gate_proj", LayerSlice(layer, "up", 0, form.inner, form.width)
     yield f"{prefix}.mlp.up_proj", LayerSlice(layer, "up", form.inner, form.inner, form.width)
     yield f"{prefix}.mlp.down_proj", _whole(form, layer, "down")
