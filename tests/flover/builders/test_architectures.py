@@ -10,9 +10,9 @@ import pytest
 import transformers
 import yaml
 
-from testing.decoders import POSITIONS, VOCABULARY, write_decoder
+from testing.decoders import MIXTURES, POSITIONS, VOCABULARY, write_decoder
 from tests.flover.generating import Generation, generate_together, generated_by_transformers
-from tidal.errors import InvalidArgument
+from tidal.errors import InvalidArgument, Unsupported
 from tidal.flover.manifest import load_flover_manifest
 from tidal.flover.opening import open_runner
 from tidal_builders.flover.build import build_flover
@@ -39,7 +39,7 @@ def build(folder: Path, source: Path, **fields: Any) -> FloverReport:
     return build_flover(spec, folder / "r", spec_file=path, force=False)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "olmo2"])
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "olmo2", *MIXTURES])
 def test_a_published_version_generates_as_transformers(family: str, tmp_path: Path) -> None:
     source = write_decoder(tmp_path / "source", family)
     assert build(tmp_path, source).outcome == "published"
@@ -53,7 +53,7 @@ def test_a_published_version_generates_as_transformers(family: str, tmp_path: Pa
         assert each.tokens == generated_by_transformers(model, each.prompt, 20)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "olmo2"])
+@pytest.mark.parametrize("family", ["gemma2", "gemma3_text", "olmo2", *MIXTURES])
 def test_precisions_are_compared(family: str, tmp_path: Path) -> None:
     source = write_decoder(tmp_path / "source", family)
     assert build(tmp_path, source, precision="auto").outcome == "published"
@@ -79,8 +79,15 @@ def test_the_longest_text_chooses_the_factors_of_longrope(tmp_path: Path) -> Non
     assert generation.tokens == generated_by_transformers(model, prompt, 12)
 
 
-def test_mixtures_of_experts_are_refused_by_name(tmp_path: Path) -> None:
+def test_other_mixtures_of_experts_are_refused_by_name(tmp_path: Path) -> None:
     source = write_decoder(tmp_path / "source", "llama")
-    transformers.MixtralConfig(architectures=["MixtralForCausalLM"]).save_pretrained(source)
-    with pytest.raises(InvalidArgument, match=r"field 'model': model_type 'mixtral' .*: it is a mixture of experts"):
+    transformers.DeepseekV3Config(architectures=["DeepseekV3ForCausalLM"]).save_pretrained(source)
+    with pytest.raises(InvalidArgument, match=r"field 'model': model_type 'deepseek_v3' .*: it is a mixture of experts"):
+        build(tmp_path, source)
+
+
+def test_mixtures_of_experts_are_refused_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_decoder(tmp_path / "source", "mixtral")
+    monkeypatch.setattr("tidal_builders.flover.plan.choose_device", lambda *_: "gpu")
+    with pytest.raises(Unsupported, match=r"field 'device': a mixture of experts \(mixtral\) .*: set device: cpu"):
         build(tmp_path, source)

