@@ -59,7 +59,9 @@ def test_precisions_are_compared(family: str, tmp_path: Path) -> None:
     assert build(tmp_path, source, precision="auto").outcome == "published"
     trials = {trial.precision: trial for trial in load_flover_manifest(tmp_path / "r/writer/1").trials}
     assert set(trials) == {"fp32", "bf16", "int8"}
-    assert all(trial.max_error < 0.5 and trial.match_rate > 0.8 for trial in trials.values()), trials
+    # Rounding changes the experts of some tokens, whose scores are almost equal, and so their logits.
+    largest = 10 if family in MIXTURES else 0.5
+    assert all(trial.max_error < largest and trial.match_rate > 0.8 for trial in trials.values()), trials
     wide = {"tolerance": 100, "quality": {"perplexity_ratio": 3, "agreement": 0.2, "max_kl": 20}}
     assert build(tmp_path, source, precision="int4", group_size=32, **wide).outcome == "published"
 
@@ -82,7 +84,9 @@ def test_the_longest_text_chooses_the_factors_of_longrope(tmp_path: Path) -> Non
 def test_other_mixtures_of_experts_are_refused_by_name(tmp_path: Path) -> None:
     source = write_decoder(tmp_path / "source", "llama")
     transformers.DeepseekV3Config(architectures=["DeepseekV3ForCausalLM"]).save_pretrained(source)
-    with pytest.raises(InvalidArgument, match=r"field 'model': model_type 'deepseek_v3' .*: it is a mixture of experts"):
+    with pytest.raises(
+        InvalidArgument, match=r"field 'model': model_type 'deepseek_v3' .*: it is a mixture of experts"
+    ):
         build(tmp_path, source)
 
 

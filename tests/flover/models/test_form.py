@@ -51,7 +51,9 @@ def test_a_form_is_equal_after_json(family: str) -> None:
         ("olmoe", {}, (8, 3, 96, False, None, (0, 1, 2, 3))),
     ],
 )
-def test_experts_are_those_of_the_configuration(family: str, fields: dict[str, Any], wanted: tuple[object, ...]) -> None:
+def test_experts_are_those_of_the_configuration(
+    family: str, fields: dict[str, Any], wanted: tuple[object, ...]
+) -> None:
     form = form_of(tiny_config(family, num_hidden_layers=4, **fields))
     assert form.experts is not None
     assert tuple(value for _, value in form.experts) == wanted
@@ -90,7 +92,10 @@ def test_experts_are_those_of_the_configuration(family: str, fields: dict[str, A
             transformers.DeepseekV3Config(),
             "'deepseek_v3' is not supported: it is a mixture of experts whose router .*, and its attention compresses",
         ),
-        (transformers.GptOssConfig(), "'gpt_oss' is not supported: it is a mixture of experts of another form; accepted: "),
+        (
+            transformers.GptOssConfig(),
+            "'gpt_oss' is not supported: it is a mixture of experts of another form; accepted: ",
+        ),
         (tiny_config("mixtral", num_experts_per_tok=7), "has num_experts_per_tok: 7; accepted are 1 to 6, its experts"),
         (tiny_config("olmoe", clip_qkv=8.0), "has clip_qkv: 8.0; accepted is None"),
         (transformers.Gemma3Config(), "model_type 'gemma3' is not supported: it is a multimodal model; its text part"),

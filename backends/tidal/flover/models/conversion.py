@@ -158,9 +158,7 @@ def _mixture(state: State, form: DecoderForm, mixture: Experts, prefix: str) -> 
     return ExpertWeights(Dense(joined(routers), None).floats(), up, down)
 
 
-def expert_layers(
-    state: State, family: str, count: int, prefix: str
-) -> tuple[tuple[Dense, ...], tuple[Dense, ...]]:
+def expert_layers(state: State, family: str, count: int, prefix: str) -> tuple[tuple[Dense, ...], tuple[Dense, ...]]:
     """Return the first and second projections of the experts that a router chooses from.
 
     Args:
