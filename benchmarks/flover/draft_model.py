@@ -105,9 +105,15 @@ def padded(
         assert affine is not None
         return Affine(wide(affine.weight.float() * scale, width).to(affine.weight.dtype), None)
 
-    def dense(part: Dense, outputs: int, inputs: int, parts: int = 1) -> Dense:
+    def dense(part: Dense | None, outputs: int, inputs: int, parts: int = 1) -> Dense:
+        assert part is not None
         assert isinstance(part.weight, torch.Tensor)
         return Dense(torch.cat([wide(each, outputs, inputs) for each in part.weight.chunk(parts)]), None)
+
+    def zero(part: Dense | None) -> Dense:
+        assert part is not None
+        assert isinstance(part.weight, torch.Tensor)
+        return Dense(torch.zeros_like(part.weight), None)
 
     def layer(number: int) -> LayerWeights:
         source = weights.layers[min(number, form.layers - 1)]
@@ -123,8 +129,7 @@ def padded(
         )
         if number < form.layers:
             return made
-        nothing = [Dense(torch.zeros_like(each.weight), None) for each in (made.output, made.down)]  # type: ignore[arg-type]
-        return replace(made, output=nothing[0], down=nothing[1])
+        return replace(made, output=zero(made.output), down=zero(made.down))
 
     larger = form.model_copy(
         update={

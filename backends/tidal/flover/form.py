@@ -60,7 +60,7 @@ class Rotary(Strict):
 
 
 class Experts(Strict):
-    """Mixture of experts (Shazeer et al. 2017): gated feed-forward parts, of which a router chooses some for each token.
+    """Mixture of experts (Shazeer et al. 2017): gated feed-forward parts; a router chooses some for each token.
 
     A token's output is the sum of its experts' outputs, each times its probability, the softmax of the router's scores.
     """

@@ -13,9 +13,9 @@ from safetensors import safe_open
 
 from tidal.flover.form import DecoderForm
 from tidal.flover.manifest import INTEGERS, FloverPrecision
+from tidal.flover.models.conversion import converted_parts
 from tidal.flover.models.quantized import GROUP_SIZES, Quantized, quantize
 from tidal.flover.models.weights import DecoderWeights, Dense, ExpertWeights
-from tidal.flover.models.conversion import converted_parts
 from tidal.flover.models.weights_file import WeightsWriter, named_tensors
 from tidal_builders.flover.quantized_checkpoints import QuantizationScheme, read_layer, scheme_of
 from tidal_builders.foreign.files import read_json

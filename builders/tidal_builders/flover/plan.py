@@ -42,8 +42,8 @@ def plan_flover(spec: FloverSpec, repository: Path, base: Path) -> FloverPlan:
 
     Raises:
         InvalidArgument: The source model, the draft model or the samples do not exist.
-        Unsupported: torch is not installed, this machine has no GPU, or int8, int4 or a mixture of experts cannot run on
-            the device.
+        Unsupported: torch is not installed, this machine has no GPU, or int8, int4 or a mixture of experts cannot run
+            on the device.
     """
     source = source_folder(spec.model, spec.revision, base)
     require(source, DECODERS, spec.kind)

@@ -17,8 +17,8 @@ from testing.decoders import MIXTURES, tiny_model, write_decoder
 from tidal.errors import InvalidArgument
 from tidal.flover.architectures import form_of
 from tidal.flover.manifest import FloverPrecision
-from tidal.flover.models.quantized import Quantized, quantize
 from tidal.flover.models.conversion import convert
+from tidal.flover.models.quantized import Quantized, quantize
 from tidal.flover.models.weights_file import WeightsWriter, load_weights, named_tensors
 from tidal_builders.flover.converting import SourceTensors, stored_as, write_weights
 
