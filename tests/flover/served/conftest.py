@@ -26,8 +26,8 @@ from tidal.flover.manifest import FloverPrecision
 from tidal_client.main import build_app
 
 # Families and slots of the models. `narrow` has few slots, a short queue and no shuffle.
-FAMILIES = {"writer": "gpt2", "narrow": "llama"}
-SLOTS = {"writer": 6, "narrow": 2}
+FAMILIES = {"writer": "gpt2", "narrow": "llama", "experts": "qwen2_moe"}
+SLOTS = {"writer": 6, "narrow": 2, "experts": 3}
 MOST_OPEN = 16
 # Models with weights of integers, which are built from the source of `writer`. Random weights keep no bounds on text.
 INTEGERS: dict[str, FloverPrecision] = {"writer8": "int8", "writer4": "int4"}

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from testing.decoders import tiny_model
+from testing.decoders import MIXTURES, tiny_model
 from tidal.flover.architectures import form_of
 from tidal.flover.tasks.adapter import LoraAdapter, lora_adapter
 from tidal.flover.tasks.folder import DecoderBase
 from tidal.flover.tasks.layers import layer_slices
 from tidal_builders.flover.importing import import_lora
 
-# All linear layers of attention and feed-forward parts, as peft names them.
+# All linear layers of attention and feed-forward parts, as peft names them; experts are none.
 TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"],
     "gptj": ["q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"],
@@ -27,6 +27,7 @@ TARGETS = {
 TARGETS |= dict.fromkeys(
     ("mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2"), TARGETS["llama"]
 )  # fmt: skip
+TARGETS |= dict.fromkeys(MIXTURES, ["q_proj", "k_proj", "v_proj", "o_proj"])
 DIGEST = "0" * 64
 
 

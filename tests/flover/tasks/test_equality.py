@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from testing.decoders import FAMILIES, LLAMA_LIKE, VOCABULARY, tiny_model, tiny_runner
+from testing.decoders import FAMILIES, LLAMA_LIKE, MIXTURES, VOCABULARY, tiny_model, tiny_runner
 from tests.flover.generating import generate_together, generated_by_transformers, random_sequences
 from tests.flover.tasks.adapters import adapter, peft_model
 from tests.flover.tasks.conftest import SHAPES
@@ -53,7 +53,7 @@ def compare(runner: FloverRunner, folder: Path, family: str) -> None:
         torch.testing.assert_close(logits[1], wanted[position], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *LLAMA_LIKE])
+@pytest.mark.parametrize("family", [*FAMILIES, *LLAMA_LIKE, *MIXTURES])
 def test_logits_equal_those_of_the_merged_model(saved: Saved, family: str) -> None:
     compare(tiny_runner(tiny_model(family), slots=3), saved(family, "usual"), family)
 
