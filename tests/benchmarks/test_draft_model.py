@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.flover.draft_model import padded
 from testing.decoders import tiny_model
 from tidal.flover.architectures import form_of
-from tidal.flover.models.weights import convert
+from tidal.flover.models.conversion import convert
 from tidal.flover.runner import FloverRunner
 
 
