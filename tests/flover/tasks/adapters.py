@@ -27,7 +27,7 @@ TARGETS = {
 TARGETS |= dict.fromkeys(
     ("mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2"), TARGETS["llama"]
 )  # fmt: skip
-TARGETS |= dict.fromkeys(MIXTURES, ["q_proj", "k_proj", "v_proj", "o_proj"])
+TARGETS |= {family: ["q_proj", "k_proj", "v_proj", "o_proj"] for family in MIXTURES}
 DIGEST = "0" * 64
 
 
