@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import shutil
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -21,25 +20,18 @@ from tidal.flover.manifest import FloverPrecision
 from tidal.flover.memory.slots import SlotMove
 from tidal.flover.models.experts import ExpertLayer
 from tidal.flover.models.weights import Dense, ExpertWeights
-from tidal.flover.native import build, library
+from tidal.flover.native import library
 from tidal.flover.native.tiling import Tiling
 from tidal.flover.runner import PrefillInput
 from tidal_builders.flover.converting import stored_as
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++"),
+    pytest.mark.usefixtures("native_library"),
+]
 
 # Largest error relative to the largest output: of sums in float32, and of rows rounded to bfloat16 or to 8 bits.
 _BOUNDS: dict[FloverPrecision, float] = {"fp32": 1e-5, "bf16": 0.02, "int8": 0.03, "int4": 0.03}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _built() -> Iterator[None]:
-    build.build()
-    library.library.cache_clear()
-    threads = torch.get_num_threads()
-    yield
-    library.choose_kernels("auto")
-    torch.set_num_threads(threads)
 
 
 def mixture_form(width: int, experts: Experts) -> DecoderForm:

@@ -13,17 +13,12 @@ from tests.flover.models.test_passes import layer_by_layer
 from tests.flover.service.running import FakePrompt, running
 from tidal.flover.memory.slots import SlotCopy, SlotMove
 from tidal.flover.models.attention import TorchAttention
-from tidal.flover.native.build import build
-from tidal.flover.native.library import library
 from tidal.flover.runner import PrefillInput
 
 FAMILIES = ("gpt2", "llama", "gemma2")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _built() -> None:
-    build()
-    library.cache_clear()
+pytestmark = pytest.mark.usefixtures("native_library")
 
 
 class Rounding(TorchAttention):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -11,17 +9,10 @@ import torch
 from testing.decoders import FAMILIES, VOCABULARY, tiny_model, tiny_runner
 from tidal.errors import Internal
 from tidal.flover.form import Projection
-from tidal.flover.native.build import build
-from tidal.flover.native.library import choose_kernels, library
+from tidal.flover.native.library import choose_kernels
 from tidal.flover.runner import PrefillInput
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _built() -> Iterator[None]:
-    build()
-    library.cache_clear()
-    yield
-    choose_kernels("auto")
+pytestmark = pytest.mark.usefixtures("native_library")
 
 
 def layer_by_layer(

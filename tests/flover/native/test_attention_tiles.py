@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import shutil
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -17,25 +16,16 @@ from tests.flover.native.levels import levels
 from tests.flover.native.test_kernels import _form
 from tidal.flover.memory.buffers import KeyValueBuffers
 from tidal.flover.models.attention import NativeAttention
-from tidal.flover.native import build, library
+from tidal.flover.native import library
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++"),
     pytest.mark.slow,
+    pytest.mark.usefixtures("native_library"),
 ]
 
 _UNIT = 2.0**-24  # rounding of float32
 _TILE = 64  # keys of a tile
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _built() -> Iterator[None]:
-    build.build()
-    library.library.cache_clear()
-    threads = torch.get_num_threads()
-    yield
-    library.choose_kernels("auto")
-    torch.set_num_threads(threads)
 
 
 def plain(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -16,22 +15,15 @@ from tests.flover.native.levels import TILINGS, levels
 from tidal.flover.models.linear import linear
 from tidal.flover.models.quantized import INT8_GROUP, Quantized, quantize
 from tidal.flover.models.weights import Dense
-from tidal.flover.native import build, library
+from tidal.flover.native import library
 from tidal.flover.native.tiling import NEVER, Tiling
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++"),
+    pytest.mark.usefixtures("native_library"),
+]
 
 _WHOLE_ROW = 32_512  # largest integer of a row of 16 bits; 127 with 8 bits
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _built() -> Iterator[None]:
-    build.build()
-    library.library.cache_clear()
-    threads = torch.get_num_threads()
-    yield
-    library.choose_kernels("auto")
-    torch.set_num_threads(threads)
 
 
 def _integer_rows(draw: np.random.Generator, rows: int, inputs: int, group: int, largest: int) -> npt.NDArray[np.int64]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +23,19 @@ from tidal.flover.models.attention import NativeAttention, TorchAttention
 from tidal.flover.models.linear import _ACTIVATIONS, linear
 from tidal.flover.models.quantized import quantize
 from tidal.flover.models.weights import Dense
-from tidal.flover.native import build, library
+from tidal.flover.native import library
 from tidal.flover.native.tiling import Tiling
 from tidal.flover.native.tuning import measure_kernels
 from tidal.server.diagnosis import kernels_check
 from tidal.server.doctor_check import DoctorCheck
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="the library is compiled with g++"),
+    pytest.mark.usefixtures("native_library"),
+]
 
 _TYPES = (torch.float32, torch.bfloat16)
 _CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _built() -> Iterator[None]:
-    build.build()
-    library.library.cache_clear()
-    threads = torch.get_num_threads()
-    yield
-    library.choose_kernels("auto")
-    torch.set_num_threads(threads)
 
 
 @settings(deadline=None, max_examples=30)

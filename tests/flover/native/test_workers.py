@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.flover.native.test_kernels import _built as _built
 from tidal.flover.models.linear import NativeLinear
 from tidal.flover.models.weights import Dense
 from tidal.flover.native.library import library, sources
 from tidal.flover.native.tiling import DEFAULT_TILING
+
+pytestmark = pytest.mark.usefixtures("native_library")
 
 _INPUTS, _OUTPUTS, _THREADS = 64, 960, (1, 2, 3, 5)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import random
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import Logger
@@ -18,6 +20,7 @@ from testing.decoders import byte_tokenizer
 from testing.requests import FakeRequest, make_context
 from testing.waiting import until
 from tests.flover.service.runners import EOS, MAX_LENGTH, VOCABULARY, CheapCosts, FreeCosts, RandomMoves, ScriptedRunner
+from tidal.errors import Cancelled
 from tidal.flover.chat import ChatFormat, ChatTemplate
 from tidal.flover.engine.draft_model import DraftModel
 from tidal.flover.engine.model_drafts import ModelDrafts
@@ -248,3 +251,34 @@ def running(
     assert until(lambda: not [each for each in threading.enumerate() if each.name.startswith(f"{name}-")])
     assert [request.answers for request in opened] == [1] * len(opened)
     assert service.metric("taken_slots") == service.metric("waiting_generations") == 0
+
+
+def ask_at_random(
+    service: RunningService, requests: Iterable[FakePrompt], rng: random.Random, longest_pause_s: float
+) -> list[Any]:
+    """Send requests with pauses, and cancel one of ten.
+
+    Args:
+        service: Service that answers.
+        requests: Requests; each is made right before it is sent.
+        rng: Draws pauses and cancellations, between the requests.
+        longest_pause_s: Longest pause, after one of six requests; after others 2 ms.
+
+    Returns:
+        Tokens of each request by prompt; None for those that were cancelled.
+    """
+    asked, found = list[tuple[FakePrompt, bool]](), list[Any]()
+    for number, request in enumerate(requests):
+        cancels = rng.random() < 0.1
+        asked.append((request, cancels))
+        service.ask(request)
+        time.sleep(rng.random() * (longest_pause_s if number % 6 == 0 else 0.002))
+        if cancels:
+            request.withdrawn = True
+    for request, cancels in asked:
+        try:
+            tokens = request.by_prompt()
+        except Cancelled:
+            tokens = None
+        found.append(None if cancels else tokens)
+    return found

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from testing.decoders import POSITIONS, VOCABULARY, tiny_model, tiny_runner
 from testing.waiting import until
 from tests.flover.generating import generated_by_transformers
 from tests.flover.service.runners import MAX_LENGTH, ScriptedMixedRunner, delay_pass, logits_of
-from tests.flover.service.running import FakePrompt, RunningService, running
+from tests.flover.service.running import FakePrompt, RunningService, ask_at_random, running
 from tests.flover.service.test_tasks import put
-from tidal.errors import Cancelled, Internal
+from tidal.errors import Internal
 
 
 class Peaked(ScriptedMixedRunner):
@@ -51,44 +50,35 @@ class Drafter(Peaked):
         return super()._logits(slot, length, task)
 
 
+def random_requests(rng: random.Random, task: str) -> Iterator[FakePrompt]:
+    """Requests of all kinds; four of ten begin with the same tokens."""
+    shared = [rng.randrange(250) for _ in range(18)]
+    for number in range(50):
+        prompt = [rng.randrange(250) for _ in range(rng.randint(1, 20))]
+        options: dict[str, Any] = {"max_tokens": rng.randint(1, 25), "stream": rng.random() < 0.5}
+        kind = rng.random()
+        if kind < 0.05:
+            options.update(num_beams=2, stream=False)
+        elif kind < 0.4:
+            options.update(seed=number, temperature=rng.choice((0.5, 1.5)), top_p=rng.choice((1.0, 0.9)))
+        elif kind < 0.5:
+            options.update(repetition_penalty=1.3, min_tokens=1)
+        elif kind < 0.53:
+            options.update(task=task)
+        elif kind < 0.6:
+            options.update(seed=number, n=2, stream=False)
+        elif kind < 0.7:
+            options.update(logprobs=True, top_logprobs=2)
+        yield FakePrompt([*shared, *prompt] if rng.random() < 0.4 else prompt, **options)
+
+
 def all_tokens(folder: Path, drafter: Drafter | None, *, seed: int, budget: int | None, **moves: Any) -> list[Any]:
     """Tokens of random requests, None for cancelled ones."""
     folder.mkdir()
-    rng, decoder = random.Random(seed), Peaked(5, budget)
+    rng, decoder, name = random.Random(seed), Peaked(5, budget), put(folder, 0)
     decoder.before = delay_pass
-    name, found = put(folder, 0), list[Any]()
-    shared = [rng.randrange(250) for _ in range(18)]
     with running(folder, decoder, speculates=drafter is not None, drafter=drafter, **moves) as service:
-        asked = []
-        for number in range(50):
-            prompt = [rng.randrange(250) for _ in range(rng.randint(1, 20))]
-            options: dict[str, Any] = {"max_tokens": rng.randint(1, 25), "stream": rng.random() < 0.5}
-            kind = rng.random()
-            if kind < 0.05:
-                options.update(num_beams=2, stream=False)
-            elif kind < 0.4:
-                options.update(seed=number, temperature=rng.choice((0.5, 1.5)), top_p=rng.choice((1.0, 0.9)))
-            elif kind < 0.5:
-                options.update(repetition_penalty=1.3, min_tokens=1)
-            elif kind < 0.53:
-                options.update(task=name)
-            elif kind < 0.6:
-                options.update(seed=number, n=2, stream=False)
-            elif kind < 0.7:
-                options.update(logprobs=True, top_logprobs=2)
-            request = FakePrompt([*shared, *prompt] if rng.random() < 0.4 else prompt, **options)
-            cancels = rng.random() < 0.1
-            asked.append((request, cancels))
-            service.ask(request)
-            time.sleep(rng.random() * (0.05 if number % 6 == 0 else 0.002))
-            if cancels:
-                request.withdrawn = True
-        for request, cancels in asked:
-            try:
-                tokens = request.by_prompt()
-            except Cancelled:
-                tokens = None
-            found.append(None if cancels else tokens)
+        found = ask_at_random(service, random_requests(rng, name), rng, 0.05)
         if drafter is not None:
             assert until(lambda: service.metric("accepted_draft_tokens_total", source="model") > 50)
             checked = service.metric("draft_tokens_total", source="model")

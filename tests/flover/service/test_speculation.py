@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,9 +19,9 @@ from testing.decoders import FAMILIES, POSITIONS, tiny_model, tiny_runner
 from testing.waiting import until
 from tests.flover.generating import generated_by_transformers
 from tests.flover.service.runners import MAX_LENGTH, CheapCosts, ScriptedMixedRunner, delay_pass, logits_of
-from tests.flover.service.running import FakePrompt, RunningService, running
+from tests.flover.service.running import FakePrompt, RunningService, ask_at_random, running
 from tests.flover.service.test_tasks import put
-from tidal.errors import Cancelled, Internal
+from tidal.errors import Internal
 from tidal.flover.engine.lookup import PromptLookup
 from tidal.flover.engine.speculation import Speculation
 from tidal.flover.policies import SpeculationPolicy
@@ -68,43 +67,32 @@ def test_a_draft_is_what_followed_the_latest_occurrence(tokens: list[int], at: i
     assert len(lookup) == len(tokens)
 
 
+def random_requests(rng: random.Random, task: str) -> Iterator[FakePrompt]:
+    """Requests of all kinds; half of the prompts are said twice."""
+    for number in range(60):
+        prompt = [rng.randrange(250) for _ in range(rng.randint(1, 20))] * rng.randint(1, 2)
+        options: dict[str, Any] = {"max_tokens": rng.randint(1, 40), "stream": rng.random() < 0.5}
+        kind = rng.random()
+        if kind < 0.1:
+            options.update(num_beams=2, stream=False)
+        elif kind < 0.5:
+            options.update(seed=number, temperature=rng.choice((0.3, 1.5)), top_p=rng.choice((1.0, 0.9)))
+        elif kind < 0.6:
+            options.update(repetition_penalty=1.3, min_tokens=1)
+        elif kind < 0.62:
+            options.update(task=task)
+        elif kind < 0.75:
+            options.update(logprobs=True, top_logprobs=2)
+        yield FakePrompt(prompt, **options)
+
+
 def all_tokens(folder: Path, *, speculates: bool, seed: int, **options: Any) -> tuple[list[Any], Repeating]:
     """Tokens of random requests, None for cancelled ones, and the runner."""
     folder.mkdir()
-    rng, decoder = random.Random(seed), Repeating(5)
+    rng, decoder, name = random.Random(seed), Repeating(5), put(folder, 0)
     decoder.before = delay_pass
-    name = put(folder, 0)
     with running(folder, decoder, speculates=speculates, **options) as service:
-        asked = []
-        for number in range(60):
-            prompt = [rng.randrange(250) for _ in range(rng.randint(1, 20))] * rng.randint(1, 2)
-            options = {"max_tokens": rng.randint(1, 40), "stream": rng.random() < 0.5}
-            kind = rng.random()
-            if kind < 0.1:
-                options.update(num_beams=2, stream=False)
-            elif kind < 0.5:
-                options.update(seed=number, temperature=rng.choice((0.3, 1.5)), top_p=rng.choice((1.0, 0.9)))
-            elif kind < 0.6:
-                options.update(repetition_penalty=1.3, min_tokens=1)
-            elif kind < 0.62:
-                options.update(task=name)
-            elif kind < 0.75:
-                options.update(logprobs=True, top_logprobs=2)
-            request = FakePrompt(prompt, **options)
-            cancels = rng.random() < 0.1
-            asked.append((request, cancels))
-            service.ask(request)
-            time.sleep(rng.random() * (0.1 if number % 6 == 0 else 0.002))
-            if cancels:
-                request.withdrawn = True
-        found = []
-        for request, cancels in asked:
-            try:
-                tokens = request.by_prompt()
-            except Cancelled:
-                tokens = None
-            found.append(None if cancels else tokens)
-    return found, decoder
+        return ask_at_random(service, random_requests(rng, name), rng, 0.1), decoder
 
 
 @pytest.mark.parametrize(("shuffle", "random_moves"), [(True, False), (False, False), (True, True)])
