@@ -31,6 +31,16 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproc
         started.kill()
 
 
+@pytest.fixture(autouse=True)
+def kept_signal_handlers() -> Iterator[None]:
+    """The signal handlers from before the test, which a command in this process replaces."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
 def record_of(process: subprocess.Popen[bytes], name: str, folder: Path) -> ClusterRecord:
     folder.mkdir()
     record = ClusterRecord(
@@ -86,6 +96,23 @@ def test_start_waits_on_request(
     monkeypatch.setattr(cluster_members, "stay", lambda each, _leave: waited.append(each))
     outcome = tidal_in_process("cluster", "start", *words, environment=dict(os.environ))
     assert (outcome.returncode, waited) == (0, [record] if waits else [])
+
+
+def test_a_signal_during_the_start_ends_what_was_started(
+    process: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = record_of(process, HEAD, tmp_path / "ray")
+
+    def start(*_args: object, **_options: object) -> ClusterRecord:
+        signal.raise_signal(signal.SIGTERM)
+        return record
+
+    monkeypatch.setattr(cluster_members, "start", start)
+    monkeypatch.setattr(leaving, "_end_controller", lambda _record: None)
+    outcome = tidal_in_process("cluster", "start", "--block", environment=dict(os.environ))
+    assert outcome.returncode == 0
+    assert process.wait(10) != 0
+    assert records() == []
 
 
 @pytest.mark.slow

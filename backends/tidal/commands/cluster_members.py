@@ -32,6 +32,7 @@ from tidal.commands.connecting import NO_SERVER, AsJson, Server
 from tidal.commands.output import fail, one_sentence, print_json, progress_note
 from tidal.commands.stopping import stop_on_signals
 from tidal.errors import NotFound
+from tidal.server.signals import Flag
 
 _USAGE = 2
 
@@ -116,10 +117,12 @@ def start_head(
     if redis is not None:
         with one_sentence(_USAGE):
             check_redis(redis, port, kept_secret=token is not None or insecure)
+    leave = stop_on_signals() if block else None
     if not as_json:
         progress_note("starting the head")
     with one_sentence():
         record = start(host, port, settings, metrics_port=metrics_port, token=token, secret=not insecure, redis=redis)
+    _handle_again(leave)
     if as_json:
         print_json(_facts(record))
     else:
@@ -127,8 +130,9 @@ def start_head(
         typer.echo(f"head       {record.address}\nsecret     {record.token or 'none'}\nlogs       {record.folder}")
         typer.echo(f"metrics    http://{record.metrics}/metrics")
         typer.echo(f"on a node  tidal cluster join {record.address}{secret}")
-    if block:
-        _stay(record)
+    if leave is not None:
+        with one_sentence():
+            stay(record, leave)
 
 
 def join_cluster(
@@ -187,17 +191,20 @@ def join_cluster(
     _check_server(server)
     own = name or own_name()
     options = NodeOptions(own, host, server, devices, tls, metrics_port, entrance)
+    leave = stop_on_signals() if block else None
     if not as_json:
         progress_note(f"joining as '{options.name}'")
     with one_sentence():
         record = join(address, token, options)
+    _handle_again(leave)
     if as_json:
         print_json(_facts(record))
     else:
         typer.echo(f"{record.name} joined {record.address}: see tidal cluster status")
         typer.echo(f"gateway  tidal gateway --servers-file {entrances_file(record.name)}")
-    if block:
-        _stay(record)
+    if leave is not None:
+        with one_sentence():
+            stay(record, leave)
 
 
 def up_local(
@@ -264,10 +271,10 @@ def stop_cluster(as_json: AsJson = False) -> None:
         typer.echo(f"ended: {', '.join(ended)}" if ended else "nothing was started on this machine")
 
 
-def _stay(record: ClusterRecord) -> None:
-    stop = stop_on_signals()
-    with one_sentence():
-        stay(record, stop)
+def _handle_again(leave: Flag | None) -> None:
+    """Handle signals again, for which Ray installs a handler of its own when it is connected to."""
+    if leave is not None:
+        stop_on_signals(leave)
 
 
 def _check_server(server: str | None) -> None:

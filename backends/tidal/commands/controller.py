@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tidal.arlo.scheduling import MIN_GAIN
 from tidal.commands.connecting import NO_SERVER, Server
 from tidal.commands.output import one_sentence
+from tidal.commands.stopping import stop_on_signals
 from tidal.controller.decisions import plan_settings
 from tidal.controller.event_log import EventLog
 from tidal.controller.host import HostController
@@ -87,8 +85,7 @@ def controller(
         scaling = ScalingSettings(min_instances, max_instances, only_node=True)
         settings = plan_settings(period, min_gain, scaling)
     events, metrics, find = EventLog(typer.echo, as_json=as_json), HostMetrics(), ServerFinder(server)
-    stop = threading.Event()
-    _stop_on_signals(stop)
+    stop = stop_on_signals()  # the change in progress is completed first
     if once:
         with one_sentence(NO_SERVER):
             find()
@@ -96,17 +93,4 @@ def controller(
         if port is not None:
             events.record("metrics", f"metrics are at http://{host}:{port}/metrics", address=f"{host}:{port}")
         controlling = HostController(find, settings, models or (), events, metrics, dry_run=dry_run)
-        # A separate thread: a signal handler must not interrupt code that holds the lock of `stop`.
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(controlling.run, stop, once=once).result()
-
-
-def _stop_on_signals(stop: threading.Event) -> None:
-    """Finish the change in progress on the first signal; a second signal ends the process at once."""
-
-    def receive(number: int, _frame: Any) -> None:
-        signal.signal(number, signal.SIG_DFL)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, receive)
+        controlling.run(stop, once=once)
