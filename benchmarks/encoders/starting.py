@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.encoders.environments import why_not
 from benchmarks.encoders.prepare import EncoderArtefacts
 from benchmarks.encoders.processes import NotStarted, free_port, last_lines, running, wait_until_healthy
 from benchmarks.encoders.sides import InProcessSide, PeerSide, Side
 from benchmarks.encoders.source import LONGEST, Task
 from benchmarks.encoders.systems import FASTEMBED, PROGRAMS, Form
+from benchmarks.environments import why_not
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.encoders.environments import INFINITY, SERVERS
+from benchmarks.environments import INFINITY, SERVERS
 
 #: Tidal over HTTP, by the same sender as the others, and over gRPC.
 TIDAL, TIDAL_GRPC = "tidal", "tidal, gRPC"

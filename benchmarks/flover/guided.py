@@ -1,14 +1,13 @@
-"""Guided output under random schemas: is every answer that ends by itself valid?
+"""Guided output: whether every answer that ends by itself is valid under random schemas, and what guiding costs.
 
-Run `python -m benchmarks.flover.guided --cases 2000`. Random JSON schemas and regular expressions constrain a tiny
-random model, which would generate noise without them; `jsonschema` and `re` judge its answers. Texts that `max_tokens`
-cuts off are counted apart.
+Run `python -m benchmarks.flover.guided [--quick] [--json FILE]`. Random JSON schemas and regular expressions constrain
+a tiny random model, which would generate noise without them; `jsonschema` and `re` judge its answers. Texts that
+`max_tokens` cuts off are counted apart. Then guided and free texts of GPT-2 small's size alternate.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import json as json_format
 import random
 import re
 import string
@@ -16,12 +15,16 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import jsonschema
 import numpy as np
+import typer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from benchmarks.flover.guided_overhead import add_overhead
+from benchmarks.report import Claim, Report, progress
 from testing.decoders import tiny_model, tiny_runner
 from tidal.flover.guided import GuidedConstraint, GuidedGrammars, MaskWorker
 from tidal.flover.runner import FloverRunner
@@ -122,7 +125,7 @@ def random_grammar(rng: random.Random) -> RequestOptions:
     if kind < 0.1:
         return parse_options({"guided_regex": rng.choice(_PATTERNS)})
     if kind < 0.2:
-        return parse_options({"guided_choice": json.dumps(rng.sample(_WORDS[:-1], rng.randint(1, 4)))})
+        return parse_options({"guided_choice": json_format.dumps(rng.sample(_WORDS[:-1], rng.randint(1, 4)))})
     properties = {f"{name}{number}": _schema(rng, 3) for number, name in enumerate(rng.choices(_WORDS, k=3))}
     schema: dict[str, Any] = {
         "type": "object",
@@ -133,7 +136,7 @@ def random_grammar(rng: random.Random) -> RequestOptions:
     if rng.random() < 0.2:
         schema |= {"$defs": {"inner": _schema(rng, 1)}}
         properties["inner"] = {"$ref": "#/$defs/inner"}
-    return parse_options({"guided_json": json.dumps(schema)})
+    return parse_options({"guided_json": json_format.dumps(schema)})
 
 
 def _schema(rng: random.Random, depth: int) -> dict[str, Any]:
@@ -179,7 +182,7 @@ def _is_valid(options: RequestOptions, text: str) -> bool:
         return text in options.guided_choice
     assert options.guided_json is not None
     try:
-        jsonschema.validate(json.loads(text), options.guided_json)
+        jsonschema.validate(json_format.loads(text), options.guided_json)
     except (ValueError, jsonschema.ValidationError):
         return False
     return True
@@ -229,23 +232,32 @@ def _corpus(rng: random.Random) -> Iterator[str]:
             rng.choice(_WORDS): [rng.randint(0, 99), rng.choice(_WORDS), True],
             "b": {"a": None, "date": "2024-01-31"},
         }
-        yield json.dumps(value, ensure_ascii=False)
+        yield json_format.dumps(value, ensure_ascii=False)
 
 
-def main() -> None:
-    """Print the result of a run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--cases", type=int, default=2000, help="number of grammars, each with a prompt")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    result = fuzz(arguments.cases, arguments.seed)
-    print(
-        f"{arguments.cases} cases in {result.seconds:.0f} s: {result.valid} valid, {len(result.invalid)} invalid, "
-        f"{result.cut} cut off; {result.mask_share:.1%} of the time was spent waiting for masks"
-    )
-    for grammar, text in result.invalid[:10]:
-        print(grammar, "->", text)
+def main(
+    quick: Annotated[bool, typer.Option("--quick", help="200 cases, 3 of 12 layers; about a minute.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the grammars, prompts and texts.")] = 0,
+    json: Annotated[Path | None, typer.Option(help="File for the results; tables are written next to it.")] = None,
+) -> None:
+    """Check guided answers under random grammars, and measure what guiding costs on this machine."""
+    report, cases = Report("guided", quick), 200 if quick else 2000
+    progress(f"{cases} grammars")
+    found = fuzz(cases, seed)
+    ended = found.valid + len(found.invalid)
+    report.add_table(
+        f"{cases} random grammars with a prompt each, {found.seconds:.0f} s", ["answers", "number"],
+        [["valid", f"{found.valid:,}"], ["not valid", f"{len(found.invalid):,}"], ["cut off", f"{found.cut:,}"]],
+    )  # fmt: skip
+    report.measured["grammars"] = {
+        "valid": found.valid, "cut": found.cut, "invalid": found.invalid, "mask_share": found.mask_share
+    }  # fmt: skip
+    note = f"{ended:,} that ended by themselves"
+    report.claims.append(Claim("guided_valid", "== 1.0", found.valid / max(1, ended), note=note))
+    report.claims.append(Claim("guided_cut", "<= 0.01", found.cut / cases, note="share cut off by max_tokens"))
+    add_overhead(report, quick=quick)
+    report.finish(json)
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

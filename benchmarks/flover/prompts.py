@@ -34,7 +34,7 @@ from tidal.flover.policies import FloverScheduler, PassCosts, ProfiledCosts
 from tidal.flover.responder import Responder
 from tidal.flover.responses import FloverResponse
 from tidal.flover.runner import FloverRunner
-from tidal.flover.sampling import Sampler, SamplingParams
+from tidal.flover.sampling import Constraint, Sampler, SamplingParams
 from tidal.flover.text import Detokenizer, StopMatcher
 from tidal.metrics import Metrics
 from tidal_builders.flover.profiling import measure_profile
@@ -70,14 +70,17 @@ class TimedEngine:
         )  # fmt: skip
         self._tokenizer = byte_tokenizer()
 
-    def add(self, prompt: Sequence[int], tokens: int, params: SamplingParams = _GREEDY) -> Generation:
-        """Queue a prompt, from which a number of tokens is generated."""
+    def add(
+        self, prompt: Sequence[int], tokens: int, params: SamplingParams = _GREEDY, guide: Constraint | None = None
+    ) -> Generation:
+        """Queue a prompt, from which a number of tokens is generated, within a grammar if there is one."""
         request, ids = FakeRequest({}), np.array(prompt, np.int64)
         made = Generation(
             time.monotonic(), math.inf, len(ids),
             response=FloverResponse(cast(Any, request), 1, streaming=False), index=0, prompt_ids=ids,
-            method=Sampler(params, ids, frozenset()), detokenizer=Detokenizer(self._tokenizer, ids.tolist()),
-            stops=StopMatcher(()), max_tokens=tokens, eos=frozenset(),
+            method=Sampler(params, ids, frozenset(), constraint=guide),
+            detokenizer=Detokenizer(self._tokenizer, ids.tolist()), stops=StopMatcher(()), max_tokens=tokens,
+            eos=frozenset(),
         )  # fmt: skip
         self._engine.add([made])
         return made

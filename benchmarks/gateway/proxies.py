@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import yaml
 
-from benchmarks.encoders.environments import LITELLM, folder, why_not
+from benchmarks.environments import LITELLM, folder, why_not
 from benchmarks.gateway import free_engine
 from testing.gateways import RunningGateway, running_gateway
 from testing.waiting import until

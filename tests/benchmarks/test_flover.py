@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -310,6 +311,31 @@ class Counting:
 
 def prompt(first: int) -> Ids:
     return np.array([first, 0], np.int64)
+
+
+def test_tokens_wait_for_later_ones_but_the_first_and_the_end_do_not() -> None:
+    parts: list[list[int]] = []
+
+    def send(_sender: object, tokens: list[int], _finish: str) -> None:
+        parts.append(tokens)
+        time.sleep(0.02)  # so that the next ones are due 0.1 s later
+
+    outbox = Outbox(send, lambda *_: None, lambda: None)
+    thread = threading.Thread(target=outbox.run)
+    thread.start()
+    job = outbox.open("a", prompt(0), 6)
+    job.add(0)
+    until(lambda: len(parts) == 1)
+    job.add(1)  # nothing was delayed before: it is due
+    until(lambda: len(parts) == 2)
+    for token in (2, 3, 4):
+        job.add(token)
+    until(lambda: len(parts) == 3)
+    job.add(5)
+    until(lambda: len(parts) == 4)
+    outbox.close()
+    thread.join(5)
+    assert parts == [[0], [1], [2, 3, 4], [5]]
 
 
 def test_an_instance_generates_for_one_request(sent: Sent) -> None:

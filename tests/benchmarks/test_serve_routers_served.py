@@ -15,7 +15,7 @@ from benchmarks.cluster.serve_routers.loads import Load, Loads
 from benchmarks.cluster.serve_routers.ray_serve import ROUTED, Form, Ingress, ray_nodes
 from benchmarks.cluster.serve_routers.systems import RaySystem, TidalFront
 from benchmarks.cluster.simulated.inputs import BASE, MAX_LENGTHS, ClusterData
-from benchmarks.encoders.environments import SERVERS, why_not
+from benchmarks.environments import SERVERS, why_not
 from tidal.repository.names import runtime_model
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]

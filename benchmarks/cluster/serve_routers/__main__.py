@@ -22,8 +22,8 @@ from benchmarks.cluster.serve_routers.search import Tried, best, compared, repor
 from benchmarks.cluster.serve_routers.systems import TidalFront
 from benchmarks.cluster.simulated.figures import Setting
 from benchmarks.cluster.simulated.inputs import BASE, MAX_LENGTHS, ClusterData
-from benchmarks.encoders.environments import SERVERS, why_not
 from benchmarks.encoders.processes import NotStarted
+from benchmarks.environments import SERVERS, why_not
 from benchmarks.report import Report, machine_line, progress
 from tidal.server.child import RunningServer
 from tidal.simulator.arlo import SystemName

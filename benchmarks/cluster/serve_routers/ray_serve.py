@@ -19,10 +19,10 @@ import numpy as np
 from benchmarks.cluster.emulated import emulated_device
 from benchmarks.cluster.emulated.devices import profile_json
 from benchmarks.cluster.serve_routers.loads import Load
-from benchmarks.encoders.environments import SERVERS
 from benchmarks.encoders.load import LoadResult
 from benchmarks.encoders.processes import NotStarted, free_port, last_lines, running, wait_until_healthy
 from benchmarks.encoders.systems import Program
+from benchmarks.environments import SERVERS
 from tidal.repository.entries import write_atomically
 
 _SERVING = Path(__file__).with_name("serving")

@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.encoders import environments, systems
+from benchmarks import environments
+from benchmarks.encoders import systems
 from benchmarks.encoders.processes import paused, read_counts, stop
 from testing.waiting import until
 

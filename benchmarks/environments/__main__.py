@@ -1,4 +1,4 @@
-"""`python -m benchmarks.encoders.environments [--torch-index URL]`: install the environments of all peers."""
+"""`python -m benchmarks.environments [--torch-index URL]`: install the environments of all peers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.encoders.environments import PACKAGES, install, why_not
+from benchmarks.environments import PACKAGES, install, why_not
 
 
 def main(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.report import progress
 
-INFINITY, SERVERS, LITELLM, PIPELINE = "infinity", "servers", "litellm", "pipeline"
+INFINITY, SERVERS, LITELLM, PIPELINE, GENAI = "infinity", "servers", "litellm", "pipeline", "genai"
 #: What is installed into each environment.
 PACKAGES: Mapping[str, Sequence[str]] = {
     INFINITY: ("infinity-emb[server,torch,optimum,logging]", "torch", "transformers", "pyarrow"),
@@ -21,7 +21,11 @@ PACKAGES: Mapping[str, Sequence[str]] = {
     LITELLM: ("litellm[proxy]",),
     # Answers to compare with, and no server: the last transformers that has a pipeline for questions.
     PIPELINE: ("torch", "transformers"),
+    # The exporter of decoders, and the pipelines that run them.
+    GENAI: ("optimum-intel", "nncf", "openvino-genai", "openvino-tokenizers"),
 }
+# Environments whose packages require one that cannot be installed: their file has all that are used.
+_WITHOUT_DEPENDENCIES = (GENAI,)
 _INSTALLED, _FAILED = ".installed", "failed.txt"
 
 
@@ -55,7 +59,10 @@ def install(name: str, torch_index: str = "") -> None:
     venv.create(folder(name), clear=True, with_pip=True)
     command = [str(python(name)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     command += ["--extra-index-url", torch_index] if torch_index else []
-    command += ["--constraint", str(constraints(name)), *PACKAGES[name]]
+    if name in _WITHOUT_DEPENDENCIES:
+        command += ["--no-deps", "--requirement", str(constraints(name))]
+    else:
+        command += ["--constraint", str(constraints(name)), *PACKAGES[name]]
     ended = subprocess.run(command, check=False, stdout=sys.stderr, stderr=subprocess.PIPE, text=True)
     if ended.returncode:
         last = (ended.stderr.strip().splitlines() or ["pip failed"])[-1]

@@ -1,0 +1,1 @@
+"""Tidal against OpenVINO GenAI in processes without servers: speed by precision, prompts, prefixes, memory."""
