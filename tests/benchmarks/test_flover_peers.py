@@ -44,6 +44,7 @@ def test_gaps_are_those_that_overlap_the_time() -> None:
     found = timeline([0.0, 1.0, 2.0, 5.0, 6.0])
     assert found.gaps(0, 1.5, 4.0) == [1.0, 3.0]
     assert found.gaps(0, 0.0, 1.0) == [1.0]
+    assert found.gaps(0, 5.5, 16.0) == [1.0, 10.0]  # nothing came until the end
 
 
 def test_a_process_answers_calls_and_reports_failures(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_cases_are_equal_by_seed_and_have_the_lengths() -> None:
 
 
 def test_gaps_beside_a_prompt_are_relative_to_those_before() -> None:
-    steps = [0.5 + 0.1 * number for number in range(16)] + [2.3, 2.6, 3.2]
+    steps = [0.5 + 0.1 * number for number in range(16)] + [2.3, 2.6, 2.9]
     found = PeerLoads(100, 7, 900).beside().figures(timeline(steps, [3.2], at=[0.0, 2.0]))
     assert found["gap p50 beside, ratio"] == pytest.approx(3.0)
     assert found["first token beside a stream"] == pytest.approx(1.2)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.flover.peers.worker_process import Worker
+from benchmarks.flover.peers.worker_process import PeerFailed, Worker
 from benchmarks.flover.source import write_tokenizer
 from benchmarks.kept import cache_folder
 from benchmarks.report import progress
@@ -26,6 +26,8 @@ PRECISIONS: tuple[Precision, ...] = ("bf16", "int8", "int4")
 #: Number of inputs that share a scale in int4 weights, on both sides.
 GROUP = 64
 _DONE = "done"
+# Largest size of the peer's weights, as a share of those in bfloat16: what is not compressed must not be compared.
+_SHARES: dict[Precision, float] = {"bf16": 1.05, "int8": 0.6, "int4": 0.5}
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Decoder:
     @property
     def folder(self) -> Path:
         """Folder of the files; its name depends on all sizes."""
-        digest = hashlib.sha256(repr((asdict(self), GROUP)).encode()).hexdigest()[:12]
+        digest = hashlib.sha256(repr((asdict(self), GROUP, _SHARES)).encode()).hexdigest()[:12]
         return cache_folder() / f"flover-peers-{digest}"
 
     @property
@@ -125,7 +127,10 @@ class Decoder:
 
     def _export(self, worker: Worker, precision: Precision) -> None:
         folder = str(self.graph(precision))
-        worker.call("export", source=str(self.source), folder=folder, precision=precision, group=GROUP)
+        size = worker.call("export", source=str(self.source), folder=folder, precision=precision, group=GROUP)
+        most = _SHARES[precision] * sum(each.stat().st_size for each in self.source.glob("*.safetensors"))
+        if size > most:
+            raise PeerFailed(f"the graph of {precision} has {size:,} bytes of weights, more than {most:,.0f}")
 
     def _weights_file(self, precision: Precision) -> Path:
         return self.folder / f"tidal-{precision}" / "weights.safetensors"

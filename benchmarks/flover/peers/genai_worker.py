@@ -16,26 +16,33 @@ from typing import Any
 _PIPELINES: dict[int, Any] = {}
 
 
-def export(source: str, folder: str, precision: str, group: int) -> None:
+def export(source: str, folder: str, precision: str, group: int) -> int:
     """Convert a model in Hugging Face format, with its tokenizer, as `optimum-cli export openvino` does.
 
     Args:
         source: Folder of the model.
         folder: Folder to write.
-        precision: Precision of the weights: bf16, int8 or int4; other layers than linear ones stay as they are.
+        precision: Precision of the weights: bf16, int8, or int4, where embeddings and head have 8 bits.
         group: Number of inputs that share a scale in int4.
+
+    Returns:
+        Size of the graph's weights in bytes.
     """
-    from optimum.exporters.openvino import main_export
-    from optimum.intel import OVConfig, OVWeightQuantizationConfig
+    import openvino as ov
+    from openvino_tokenizers import convert_tokenizer
+    from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
+    from transformers import AutoTokenizer
 
     options: dict[str, dict[str, Any]] = {"int8": {"bits": 8}, "int4": {"bits": 4, "group_size": group, "ratio": 1.0}}
-    kept = OVConfig(dtype="bf16")
-    if precision in options:
-        kept = OVConfig(quantization_config=OVWeightQuantizationConfig(sym=False, **options[precision]))
-    main_export(
-        source, folder, task="text-generation-with-past", ov_config=kept, convert_tokenizer=True,
-        library_name="transformers", local_files_only=True,
-    )  # fmt: skip
+    compression = OVWeightQuantizationConfig(sym=False, **options[precision]) if precision in options else None
+    model = OVModelForCausalLM.from_pretrained(
+        source, export=True, compile=False, quantization_config=compression, local_files_only=True
+    )
+    model.save_pretrained(folder)
+    graphs = convert_tokenizer(AutoTokenizer.from_pretrained(source), with_detokenizer=True)
+    for graph, name in zip(graphs, ("openvino_tokenizer.xml", "openvino_detokenizer.xml"), strict=True):
+        ov.save_model(graph, Path(folder) / name)
+    return (Path(folder) / "openvino_model.bin").stat().st_size
 
 
 def open_pipeline(folder: str, kv: str, chunk: int, split: bool, prefixes: bool, cache_gb: int, threads: int) -> int:

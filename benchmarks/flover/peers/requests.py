@@ -67,10 +67,14 @@ class Timeline:
         return [times[-1] - at for times, at in zip(self.times, self.at, strict=True)]
 
     def gaps(self, stream: int, begin: float, end: float) -> list[float]:
-        """Gaps between the tokens of a request that overlap the time from `begin` to `end`."""
+        """Gaps between the tokens of a request that overlap the time from `begin` to `end`.
+
+        The gap that `end` lies in counts until its next token, or, if that was not waited for, until `end`.
+        """
         times = self.times[stream]
-        pairs = itertools.pairwise(times)
-        return [later - before for before, later in pairs if later > begin and before < end]
+        if times[-1] < end:
+            times = [*times, end]
+        return [later - before for before, later in itertools.pairwise(times) if later > begin and before < end]
 
 
 class Side(Protocol):
