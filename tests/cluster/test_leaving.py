@@ -128,9 +128,15 @@ def test_a_blocking_head_ends_at_a_signal_and_keeps_the_given_secret(tmp_path: P
         assert str(token) in command.stdout.readline()
         file = tmp_path / "run" / "tidal" / "cluster" / "head.json"
         record = ClusterRecord.model_validate_json(file.read_bytes())
-        processes = in_sessions([record.ray.pid])
-        assert processes
-        command.terminate()
-        assert command.wait(60) == 0
+        try:
+            processes = in_sessions([record.ray.pid])
+            assert processes
+            command.terminate()
+            assert command.wait(60) == 0
+        except BaseException:
+            command.kill()
+            for process in in_sessions([record.ray.pid]):
+                process.kill()
+            raise
     assert until(lambda: not any(map(runs, processes)))
     assert (token.read_text(), file.exists(), record.folder.exists()) == ("0123456789abcdef\n", False, False)
