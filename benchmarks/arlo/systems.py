@@ -126,7 +126,7 @@ def write_repository(
             )
     front = repository / PARTITIONED_MODEL
     write_allocation(front, make_allocation(instances))
-    config = with_parameters((front / "config.pbtxt").read_text(), {"slo_ms": slo_ms})
+    config = with_parameters((front / "config.pbtxt").read_text(), {"slo_ms": slo_ms, "dispatch": "congestion"})
     (front / "config.pbtxt").write_text(config)
     bins = repository / BIN_PACKING_MODEL
     (bins / "1").mkdir(parents=True)

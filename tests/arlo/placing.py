@@ -8,7 +8,7 @@ from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
 
 def make_level(max_length: int, capacity: int, outstanding: list[int]) -> RuntimeLevel:
     """Return a level whose instances have these numbers of outstanding queries."""
-    level = RuntimeLevel(max_length, capacity)
+    level = RuntimeLevel(max_length, capacity, 1.0 / capacity)
     level.arrange(RuntimeInstance(lane, 0, waiting=waiting) for lane, waiting in enumerate(outstanding))
     return level
 

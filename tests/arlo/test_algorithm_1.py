@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.arlo.placing import capacities_of, load, loads, make_level, take
-from tidal.arlo.policies import PartitionedPolicy
+from tidal.arlo.policies import CongestionRule, PartitionedPolicy
 from tidal.arlo.policies.algorithm_1 import choose_level
 from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel
 
@@ -35,7 +35,9 @@ class TestFigure5:
 
     def test_in_the_policy_a_query_of_200_tokens_goes_to_the_third_of_four_levels(self) -> None:
         capacities = (80, 60, 48, 40)
-        policy = PartitionedPolicy([128, 256, 384, 512], [0.48 / c for c in capacities], 0.48, [1, 2, 2, 1], peek=3)
+        policy = PartitionedPolicy(
+            [128, 256, 384, 512], [0.48 / c for c in capacities], 0.48, [1, 2, 2, 1], rule=CongestionRule(peek=3)
+        )
         assert capacities_of(policy) == list(capacities)
         load(policy, ((10,), (54, 58), (28, 30), (20,)))
         assert take(policy, 200) == 2
@@ -147,7 +149,7 @@ def test_agrees_with_a_naive_algorithm_1(
         st.lists(st.integers(0, 3), min_size=levels, max_size=levels).map(lambda c: [*c[:-1], c[-1] + 1])
     )
     policy = PartitionedPolicy(
-        runtimes, [1 / c for c in capacities], 1.0, counts, threshold=lam, decay=alpha, peek=peek
+        runtimes, [1 / c for c in capacities], 1.0, counts, rule=CongestionRule(lam, alpha, peek)
     )
     assert capacities_of(policy) == capacities
     naive = Naive(runtimes, capacities, [[0] * n for n in counts])
@@ -159,7 +161,7 @@ def test_agrees_with_a_naive_algorithm_1(
 
 
 def test_levels_beyond_the_peeked_ones_are_not_used() -> None:
-    policy = PartitionedPolicy([64, 128, 192], [1.0, 1.0, 1.0], 1.0, [1, 1, 1], peek=2)
+    policy = PartitionedPolicy([64, 128, 192], [1.0, 1.0, 1.0], 1.0, [1, 1, 1], rule=CongestionRule(peek=2))
     assert [take(policy, 10) for _ in range(4)] == [0, 1, 0, 0]
 
 
@@ -168,7 +170,7 @@ class TestLevels:
     @settings(max_examples=50, deadline=None)
     def test_the_head_is_the_least_loaded_and_the_first_among_equals(self, changes: list[tuple[int, int]]) -> None:
         instances = [RuntimeInstance(lane, 0) for lane in range(6)]
-        level = RuntimeLevel(64, 10)
+        level = RuntimeLevel(64, 10, 0.1)
         present: list[RuntimeInstance] = []
         for lane, waiting in changes:
             instance = instances[lane]
@@ -185,7 +187,7 @@ class TestLevels:
                 assert level.head() is min(present, key=lambda each: each.load)  # the first of equal ones
 
     def test_stale_entries_are_removed(self) -> None:
-        level, instance = RuntimeLevel(64, 10), RuntimeInstance(0, 0)
+        level, instance = RuntimeLevel(64, 10, 0.1), RuntimeInstance(0, 0)
         level.arrange([instance, RuntimeInstance(1, 0)])
         for step in range(5000):
             instance.waiting = step % 7

@@ -35,8 +35,10 @@ LENGTHS = (16, 32, MAX_LENGTH)
 
 @pytest.fixture(scope="module")
 def repository(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`tiny`, and a copy `hasty` with an SLO so short that one query fills an instance."""
+    """`tiny`, and two copies with Algorithm 1: `calm`, and `hasty` whose SLO is so short that one query fills an
+    instance."""
     folder = shutil.copytree(partitioned, tmp_path_factory.mktemp("served") / "models")
+    copy_partitioned(folder, "tiny", "calm", slo_ms=2000)
     copy_partitioned(folder, "tiny", "hasty", slo_ms=0.001)
     return folder
 
@@ -78,13 +80,15 @@ def reference(source: Path) -> Callable[[str], np.ndarray[Any, Any]]:
 
 
 def copy_partitioned(repository: Path, name: str, copy: str, *, slo_ms: object) -> None:
-    """Copy a partitioned model under another name, with another SLO."""
+    """Copy a partitioned model under another name, with Algorithm 1 and another SLO."""
     for folder in (name, *(runtime_model(name, length) for length in LENGTHS)):
         target = repository / folder.replace(name, copy, 1)
         shutil.copytree(repository / folder, target)
         config = target / "config.pbtxt"
         text = config.read_text().replace(f'name: "{name}', f'name: "{copy}')
-        config.write_text(re.sub(r'(key: "slo_ms" value: \{ string_value: ")[^"]*', rf"\g<1>{slo_ms}", text))
+        text = re.sub(r'(key: "slo_ms" value: \{ string_value: ")[^"]*', rf"\g<1>{slo_ms}", text)
+        rule = 'parameters { key: "dispatch" value: { string_value: "congestion" } }\n' if folder == name else ""
+        config.write_text(text + rule)
         for manifest in target.glob("*/manifest.json"):
             manifest.write_text(manifest.read_text().replace(f'"{name}"', f'"{copy}"'))
 
@@ -152,19 +156,23 @@ class TestAnswers:
 
 
 class TestStreams:
-    """Two models share the server; each is dispatched by its own SLO."""
+    """Models share the server; each is dispatched by its own rule and SLO."""
 
-    def test_queries_are_demoted_by_the_slo_of_their_own_model(self, server: RunningServer) -> None:
+    def test_queries_are_demoted_by_the_rule_and_slo_of_their_own_model(self, server: RunningServer) -> None:
         short = ["good song"] * 24
         with Client(server.grpc) as client:
-            calm = [answer.max_length for answer in client.classify_many("tiny", short)]
+            first = [answer.max_length for answer in client.classify_many("tiny", short)]
+            calm = [answer.max_length for answer in client.classify_many("calm", short)]
             hasty = [answer.max_length for answer in client.classify_many("hasty", short)]
-        # 2 s suffice for far more than 24 of them: none is demoted.
+        # Each is answered by the instance that is expected to be the first, and all idle ones are used.
+        assert set(first) == set(LENGTHS)
+        # 2 s suffice for far more than 24 of them: Algorithm 1 demotes none.
         assert set(calm) == {16}
         # One query fills an instance: the first three use one each, the others find all congested and use the first.
         assert {n: hasty.count(n) for n in LENGTHS} == {16: 22, 32: 1, 64: 1}
         assert until(lambda: metric(server, "tidal_arlo_demoted_queries_total", "hasty") >= 2)
-        assert metric(server, "tidal_arlo_demoted_queries_total", "tiny") == 0
+        assert metric(server, "tidal_arlo_demoted_queries_total", "calm") == 0
+        assert until(lambda: metric(server, "tidal_arlo_demoted_queries_total", "tiny") >= 2)
 
     def test_both_answer_under_load(self, server: RunningServer) -> None:
         with Traffic(server.grpc, "tiny") as one, Traffic(server.grpc, "hasty") as other:

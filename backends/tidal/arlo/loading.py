@@ -11,7 +11,14 @@ from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.arlo.metrics import publish_objective
 from tidal.arlo.model import open_model
 from tidal.arlo.parameters import SLO_LATENCIES, ArloParameters
-from tidal.arlo.policies import SERVED_DEPTH, PartitionedPolicy, PolymorphicPolicy
+from tidal.arlo.policies import (
+    SERVED_DEPTH,
+    CompletionRule,
+    CongestionRule,
+    DispatchRule,
+    PartitionedPolicy,
+    PolymorphicPolicy,
+)
 from tidal.arlo.service import ArloService
 from tidal.encoder_tasks.cutting import longest_text, open_cutter
 from tidal.errors import InvalidArgument
@@ -111,12 +118,17 @@ def _load_partitioned(
             front.latencies_s,
             slo_ms / 1e3,
             front.allocation.instances,
-            threshold=parameters.congestion_threshold,
-            decay=parameters.threshold_decay,
-            peek=parameters.peek_levels,
+            rule=dispatch_rule(parameters),
             depth=SERVED_DEPTH,
             accepts=front.allocation.entrance,
         )
         return front.service(fresh, policy)
 
     return start
+
+
+def dispatch_rule(parameters: ArloParameters) -> DispatchRule:
+    """Return the rule that chooses a runtime for a query."""
+    if parameters.dispatch == "completion":
+        return CompletionRule()
+    return CongestionRule(parameters.congestion_threshold, parameters.threshold_decay, parameters.peek_levels)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import ConfigDict, Field
 
 from tidal.encoder_tasks.long_texts import LongTextParameters
@@ -38,22 +40,28 @@ class ArloParameters(LongTextParameters):
         description="latency objective of the model's queries in milliseconds, above 0 and up to 3,600,000; "
         "partitioned only; default: 20 times the latency of the longest runtime",
     )
+    dispatch: Literal["completion", "congestion"] = Field(
+        "completion",
+        description="rule that chooses an instance: 'completion', the one expected to answer first; 'congestion', one "
+        "of the shortest runtime that is not congested (Algorithm 1); partitioned only",
+    )
     congestion_threshold: float = Field(
         0.85,  # λ
         gt=0,
         le=10,
         description="share of its capacity up to which an instance is preferred over one of a longer runtime (λ); "
-        "partitioned only",
+        "partitioned only, with dispatch 'congestion'",
     )
     threshold_decay: float = Field(
         0.9,  # α
         gt=0,
         le=1,
-        description="factor on the threshold for each longer runtime (α); partitioned only",
+        description="factor on the threshold for each longer runtime (α); partitioned only, with dispatch 'congestion'",
     )
     peek_levels: int = Field(
         6,  # L
         ge=1,
         le=1000,
-        description="number of runtimes to consider for a query, from the shortest that fits (L); partitioned only",
+        description="number of runtimes to consider for a query, from the shortest that fits (L); "
+        "partitioned only, with dispatch 'congestion'",
     )

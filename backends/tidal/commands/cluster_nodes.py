@@ -55,7 +55,7 @@ def connect_nodes(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Dispatch a partitioned model's queries to other nodes too (Arlo, Algorithm 1).
+    """Dispatch a partitioned model's queries to other nodes too.
 
     Each node must serve the same version of the model. The command reads how many instances of each runtime it has, and
     writes them to `MODEL/cluster.json`; a running server uses them within 0.25 s. Run it on each node that receives

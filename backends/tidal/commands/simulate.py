@@ -151,6 +151,7 @@ def arlo(
     Systems:
 
     - **arlo** periodic allocation, Algorithm 1, autoscaling on the 98th percentile
+    - **earliest** the same with dispatch to the instance that is expected to answer first, as models do by default
     - **st**, **dt** one runtime for all lengths, padded or of dynamic shape; the least loaded GPU
     - **infaas** runtimes in equal numbers, bin packing
     - **even**, **global** Arlo with equal numbers, or with the best allocation for the whole workload; both are fixed

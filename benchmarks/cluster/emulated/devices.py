@@ -41,6 +41,7 @@ class EmulatedModel:
         stretch: Factor on all times.
         instances: Instances by runtime.
         dynamic: Whether a device takes the time of the query's length, instead of its runtime's.
+        dispatch: Rule of the front.
     """
 
     name: str
@@ -48,6 +49,7 @@ class EmulatedModel:
     stretch: float
     instances: Sequence[int]
     dynamic: bool = False
+    dispatch: str = "congestion"
 
     @property
     def slo_ms(self) -> float:
@@ -94,7 +96,9 @@ def write_model(source: Path, repository: Path, model: EmulatedModel) -> None:
     manifest = _emulated_manifest(load_arlo_manifest(version_dir), model)
     (front / _VERSION / MANIFEST_FILE).write_text(manifest.model_dump_json())
     config = (source / BUILT / "config.pbtxt").read_text().replace(f'"{BUILT}"', f'"{model.name}"')
-    (front / "config.pbtxt").write_text(with_parameters(config, {"slo_ms": f"{model.slo_ms:g}"}))
+    (front / "config.pbtxt").write_text(
+        with_parameters(config, {"slo_ms": f"{model.slo_ms:g}", "dispatch": model.dispatch})
+    )
     counts = dict(zip(MAX_LENGTHS, model.instances, strict=True))
     write_allocation(front, make_allocation(counts))
     for runtime, length in enumerate(MAX_LENGTHS):

@@ -11,8 +11,15 @@ from benchmarks.plots import style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LABELS = {"arlo": "Arlo", "dt_1.22": "DT 1.22", "dt_1.54": "DT 1.54", "infaas": "INFaaS", "st": "ST"}
-_COLOURS = style.colours(list(_LABELS), ["arlo"])
+_LABELS = {
+    "arlo": "Arlo",
+    "earliest": "completion",
+    "dt_1.22": "DT 1.22",
+    "dt_1.54": "DT 1.54",
+    "infaas": "INFaaS",
+    "st": "ST",
+}
+_COLOURS = style.colours(list(_LABELS), ["arlo"], ["earliest"])
 
 
 @style.styled
@@ -43,7 +50,8 @@ def _latencies(axes: Axes, title: str, systems: Mapping[str, Any]) -> None:
 
 def _rates(axes: Axes, rates: Mapping[str, Any]) -> None:
     places = [float(rate) for rate in rates]
-    for name, label in _LABELS.items():
+    measured = next(iter(rates.values()))
+    for name, label in ((each, label) for each, label in _LABELS.items() if each in measured):
         style.line(axes, places, [[each[name]["mean_ms"]] for each in rates.values()], _COLOURS[name], label)
     axes.set(xlabel="queries per second", ylabel="mean, ms", yscale="log", title="Bert-Base, 10 devices")
     axes.legend()

@@ -54,10 +54,11 @@ class ComparedSystem:
         return make_system(self.kind, times, gpus=setting.gpus, slo_s=slo_s, history=history, fill=INFAAS_FILL)
 
 
-ARLO = ComparedSystem(SystemName.ARLO)
+ARLO, EARLIEST = ComparedSystem(SystemName.ARLO), ComparedSystem(SystemName.EARLIEST)
 #: DT has the smallest published cost of dynamic shapes, and the one that gives the mean of Figure 6a in simulation.
 SYSTEMS = (
     ARLO,
+    EARLIEST,
     ComparedSystem(SystemName.DT, DT_INFLATION),
     ComparedSystem(SystemName.DT, 1.54),
     ComparedSystem(SystemName.INFAAS),

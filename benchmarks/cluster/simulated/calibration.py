@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tidal.arlo.policies import PartitionedPolicy
+from tidal.arlo.policies import CompletionRule, PartitionedPolicy
 from tidal.simulator.arlo import ClusterResult, SimulatedSystem, SystemName, simulate
 from tidal.simulator.traces import RecordedRequests
 
@@ -125,9 +125,9 @@ class Calibration:
         return result
 
     def _simulate(self, requests: RecordedRequests, service_s: Sequence[float], overhead_s: float) -> ClusterResult:
-        policy = PartitionedPolicy(self.max_lengths, self.profile_s, self.slo_s, self.instances)
+        policy = PartitionedPolicy(self.max_lengths, self.profile_s, self.slo_s, self.instances, rule=CompletionRule())
         system = SimulatedSystem(
-            SystemName.ARLO, self.max_lengths, policy, self.instances, lambda batch: service_s[batch.runtime]
+            SystemName.EARLIEST, self.max_lengths, policy, self.instances, lambda batch: service_s[batch.runtime]
         )
         return simulate(system, requests, overhead_s=overhead_s)
 

@@ -19,6 +19,8 @@ from tidal.simulator.arlo import (
 )
 
 FOUR = (SystemName.ARLO, SystemName.DT, SystemName.INFAAS, SystemName.ST)
+#: The four, and Arlo with dispatch by expected completion.
+SWEPT = (SystemName.EARLIEST, *FOUR)
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ FIGURE_6 = (
     Setting("Figure 6b: Bert-Large, 10 GPUs, 1.5k req/s, Stable", LARGE, 10, 1500, FOUR, False, (60, 600)),
 )
 FIGURE_7 = tuple(
-    Setting(f"Figure 7: Bert-Base, 10 GPUs, {rate} req/s, Stable", BASE, 10, rate, FOUR, False, (15, 120))
+    Setting(f"Figure 7: Bert-Base, 10 GPUs, {rate} req/s, Stable", BASE, 10, rate, SWEPT, False, (15, 120))
     for rate in (500, 1000, 1500, 2000, 2500)
 )
 FIGURE_8 = Setting(
@@ -98,7 +100,7 @@ TABLE_3 = Setting(
     "Table 3, Figure 12: Bert-Large, 40 GPUs", LARGE, 40, 7000,
     (SystemName.ARLO, SystemName.GLOBAL, SystemName.EVEN), True, (240, 2400),
 )  # fmt: skip
-DISPATCHERS = (SystemName.ARLO, SystemName.ILB, SystemName.IG)
+DISPATCHERS = (SystemName.ARLO, SystemName.EARLIEST, SystemName.ILB, SystemName.IG)
 TABLE_4 = tuple(
     Setting(f"Table 4: Bert-Large, {gpus} GPUs, {rate // 1000}k req/s, Bursty", LARGE, gpus, rate, DISPATCHERS, True, s)
     for gpus, rate, s in ((25, 6000, (60, 300)), (80, 20_000, (20, 120)), (1000, 250_000, (2, 30)))

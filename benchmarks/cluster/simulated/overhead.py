@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.cluster.simulated.inputs import LARGE, ClusterData
-from tidal.arlo.policies import ArloQuery, PartitionedPolicy
+from tidal.arlo.policies import ArloQuery, CongestionRule, PartitionedPolicy
 from tidal.simulator.arlo import SystemName, length_history, make_system, simulate
 
 _RUNTIMES = 12
@@ -48,7 +48,9 @@ def dispatch_times(repeats: int) -> list[DispatchTime]:
             times = []
             for _ in range(repeats):
                 counts = [instances // _RUNTIMES] * _RUNTIMES
-                policy = PartitionedPolicy(max_lengths, latencies.tolist(), _SLO_S, counts, peek=peek)
+                policy = PartitionedPolicy(
+                    max_lengths, latencies.tolist(), _SLO_S, counts, rule=CongestionRule(peek=peek)
+                )
                 for length in rng.integers(1, 513, 10 * instances).tolist():
                     policy.submit(ArloQuery(length, 0.0))
                 queries = [

@@ -53,7 +53,7 @@ def make_claims(runs: Mapping[str, PrecisionRun], suffix: str) -> list[Claim]:
     """Return the claims of a decoder.
 
     Args:
-        runs: What was measured, by precision.
+        runs: Figures by precision.
         suffix: End of the cases' names, such as `,gpt2`.
     """
     claims = []

@@ -65,7 +65,7 @@ def test_one_device_is_a_queue_with_constant_service_times() -> None:
 def test_one_node_with_one_entrance_is_the_cluster(known: bool) -> None:
     source = shifting(150.0, 40)
     history = length_history(source, 10) if known else None
-    system = make_system(SystemName.ARLO, TIMES, gpus=6, slo_s=SLO_S, history=history, period_s=12.0)
+    system = make_system(SystemName.EARLIEST, TIMES, gpus=6, slo_s=SLO_S, history=history, period_s=12.0)
     expected = simulate(system, source)
     node = SimulatedNodes((6,), depth=1)  # there each query waits for one instance
     found = simulate_nodes(source, TIMES, node, slo_s=SLO_S, history=history, period_s=12.0)

@@ -82,11 +82,13 @@ class RuntimeLevel:
     Args:
         max_length: Maximum length of the runtime's queries, in tokens.
         capacity: Queries that one instance finishes within the SLO (CY in Figure 4).
+        seconds: Latency of one query padded to the runtime, in seconds.
     """
 
-    def __init__(self, max_length: int, capacity: int) -> None:
+    def __init__(self, max_length: int, capacity: int, seconds: float) -> None:
         self.max_length = max_length
         self.capacity = capacity
+        self.seconds = seconds
         self._instances: list[RuntimeInstance] = []  # by order
         self._heap: list[int] = []  # load << _ORDER_BITS | order
 

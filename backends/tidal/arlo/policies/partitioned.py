@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import count
+from itertools import accumulate, count
 from operator import attrgetter
 
-from tidal.arlo.policies.algorithm_1 import choose_level
 from tidal.arlo.policies.base import ArloBatch, ArloQuery
 from tidal.arlo.policies.deadlines import WaitingDeadlines
 from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel, check_counts, fitting_levels
+from tidal.arlo.policies.rules import CongestionRule, DispatchRule
 from tidal.arlo.scheduling import capacity_within
 from tidal.errors import InvalidArgument
 
@@ -21,7 +21,7 @@ _arrival, _lane = attrgetter("arrival"), attrgetter("lane")
 
 
 class PartitionedPolicy:
-    """Dispatches each query on arrival to the virtual queue of one instance (Arlo, Algorithm 1).
+    """Dispatches each query on arrival to the virtual queue of one instance (Arlo §3.4).
 
     A lane is one instance of a runtime, with a number that is not reused. An instance runs one query at a time, the
     oldest of its queue (the paper's fixed batch size of 1). Instances of other nodes are dispatched to by the same
@@ -29,12 +29,11 @@ class PartitionedPolicy:
 
     Args:
         runtimes: The runtimes' `max_length` in tokens, ascending.
-        latencies_s: Latency of one query padded to each runtime, in seconds.
+        latencies_s: Latency of one query padded to each runtime, in seconds; a longer runtime that is faster was
+            measured so by noise, and counts as fast as the shorter ones.
         slo_s: Latency objective in seconds, which determines the capacity of instances.
         instances: Local instances by runtime, at least one of the last (Eq. 7) unless nothing is submitted.
-        threshold: λ of Algorithm 1.
-        decay: α of Algorithm 1.
-        peek: L of Algorithm 1.
+        rule: Rule that chooses the runtime; None: Algorithm 1 with the paper's parameters.
         depth: Queries that an instance is given at a time: with 2 it has the next one while it runs one, and does not
             idle until that has been sent.
         accepts: Whether queries are submitted; see `allocate`.
@@ -50,17 +49,15 @@ class PartitionedPolicy:
         slo_s: float,
         instances: Sequence[int],
         *,
-        threshold: float = 0.85,
-        decay: float = 0.9,
-        peek: int = 6,
+        rule: DispatchRule | None = None,
         depth: int = 1,
         accepts: bool = True,
     ) -> None:
-        self._threshold, self._decay, self._peek = threshold, decay, peek
+        self._rule = rule or CongestionRule()
         self._depth, self._share = depth, 1.0
         self._levels = [
-            self._make_level(max_length, capacity_within(slo_s, latency))
-            for max_length, latency in zip(runtimes, latencies_s, strict=True)
+            self._make_level(max_length, capacity_within(slo_s, latency), seconds)
+            for max_length, latency, seconds in zip(runtimes, latencies_s, accumulate(latencies_s, max), strict=True)
         ]
         self._lanes = count()
         self._instances: dict[int, RuntimeInstance] = {}
@@ -175,7 +172,7 @@ class PartitionedPolicy:
     def requeue(self, batch: ArloBatch) -> None:
         """Dispatch the query that an instance could not run, and its waiting queries, again.
 
-        Until `finished` the instance starts nothing and is as loaded as a full one, so that Algorithm 1 prefers others.
+        Until `finished` the instance starts nothing and is as loaded as a full one, so that others are preferred.
         """
         instance = self._instances[batch.lane]
         level = self._levels[instance.runtime]
@@ -252,17 +249,12 @@ class PartitionedPolicy:
         if query.deadline is not None:
             self._deadlines.add(query, query.deadline, instance)
 
-    def _make_level(self, max_length: int, capacity: int) -> RuntimeLevel:
-        return RuntimeLevel(max_length, capacity)
+    def _make_level(self, max_length: int, capacity: int, seconds: float) -> RuntimeLevel:
+        return RuntimeLevel(max_length, capacity, seconds)
 
     def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
-        """Select a level and its head instance (Algorithm 1); the caller does DISPATCH and UPDATE (lines 21 and 22)."""
-        level = candidates[0]
-        head = level.head()
-        threshold = self._threshold * self._share
-        if head.load / level.capacity < threshold:  # the common case, checked first
-            return level, head
-        level = choose_level(candidates[: self._peek], threshold, self._decay)  # lines 3 to 5
+        """Select a level and its head instance; the caller does DISPATCH and UPDATE (lines 21 and 22)."""
+        level = self._rule.choose(candidates, self._share)
         return level, level.head()
 
     def _dispatch_again(self, orphans: Sequence[ArloQuery]) -> None:

@@ -46,8 +46,8 @@ class BinPacking(PartitionedPolicy):
         self._fill = fill
         super().__init__(*arguments, **options)
 
-    def _make_level(self, max_length: int, capacity: int) -> RuntimeLevel:
-        return _Bins(max_length, capacity, max(1, round(self._fill * capacity)))
+    def _make_level(self, max_length: int, capacity: int, seconds: float) -> RuntimeLevel:
+        return _Bins(max_length, capacity, seconds, max(1, round(self._fill * capacity)))
 
     def _choose(self, candidates: Sequence[RuntimeLevel]) -> tuple[RuntimeLevel, RuntimeInstance]:
         chosen: tuple[RuntimeLevel, RuntimeInstance] | None = None
@@ -69,11 +69,12 @@ class _Bins(RuntimeLevel):
     Args:
         max_length: Maximum length of the runtime's queries, in tokens.
         capacity: Queries that one instance finishes within the SLO.
+        seconds: Latency of one query padded to the runtime, in seconds.
         room: Maximum number of outstanding queries per instance.
     """
 
-    def __init__(self, max_length: int, capacity: int, room: int) -> None:
-        super().__init__(max_length, capacity)
+    def __init__(self, max_length: int, capacity: int, seconds: float, room: int) -> None:
+        super().__init__(max_length, capacity, seconds)
         self._by_load: list[dict[int, RuntimeInstance]] = [{} for _ in range(room)]  # below `room`, by lane
         self._loads: dict[int, int] = {}
 

@@ -20,6 +20,7 @@ _POINTS = 2000
 #: A system has the same colour whichever others are shown: Arlo and what changes a part of it are blue.
 _COLOURS: dict[str, str] = {
     SystemName.ARLO: TIDAL,
+    SystemName.EARLIEST: "#0550ae",
     **dict(zip((SystemName.GLOBAL, SystemName.EVEN, SystemName.ILB, SystemName.IG), VARIANTS, strict=True)),
     **dict(zip((SystemName.DT, SystemName.INFAAS, SystemName.ST, SystemName.POLYMORPHIC), OTHERS, strict=False)),
 }

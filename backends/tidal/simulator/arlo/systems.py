@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidal.arlo.policies import ArloBatch, PartitionedPolicy, PlacementPolicy, PolymorphicPolicy
+from tidal.arlo.policies import (
+    ArloBatch,
+    CompletionRule,
+    CongestionRule,
+    PartitionedPolicy,
+    PlacementPolicy,
+    PolymorphicPolicy,
+)
 from tidal.arlo.scheduling import (
     MIN_GAIN,
     AllocationProblem,
@@ -29,6 +36,7 @@ class SystemName(StrEnum):
     """Names of the systems."""
 
     ARLO = "arlo"
+    EARLIEST = "earliest"
     ST = "st"
     DT = "dt"
     INFAAS = "infaas"
@@ -158,7 +166,8 @@ def make_system(
         scaler = _headroom(scale)
     else:
         dispatch = {SystemName.ILB: LeastPadding, SystemName.IG: LeastLoaded}.get(name, PartitionedPolicy)
-        policy = dispatch(*arguments, instances, threshold=threshold, decay=decay, peek=peek)
+        rule = CompletionRule() if name is SystemName.EARLIEST else CongestionRule(threshold, decay, peek)
+        policy = dispatch(*arguments, instances, rule=rule)
         scaler = None if scale is None else TargetTracking(slo_s, min_gpus=scale.min_gpus, max_gpus=scale.max_gpus)
     static = times.static_s
     return SimulatedSystem(

@@ -191,7 +191,9 @@ class _Run:
             return
         informed = settings.exchange_s is not None and settings.entrances > 1
         kind = InformedPolicy if informed else PartitionedPolicy
-        policy = kind(times.max_lengths, times.static_s, self._slo_s, node.instances, depth=settings.depth)
+        policy = kind(
+            times.max_lengths, times.static_s, self._slo_s, node.instances, rule=settings.rule, depth=settings.depth
+        )
         entrance = Entrance(node, policy, node.life)
         entrance.unreachable = {each.name for each in self._nodes if not each.up}
         self._allocate(entrance)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
-from tidal.arlo.policies import SERVED_DEPTH
+from tidal.arlo.policies import SERVED_DEPTH, CompletionRule, DispatchRule
 from tidal.errors import InvalidArgument
 
 
@@ -51,6 +51,7 @@ class SimulatedNodes:
         exchange_s: Time between two exchanges of what the entrances have outstanding, in seconds, so what they know of
             each other's queries is up to twice as old; None: an entrance knows its own queries only, as when serving.
         affinity: Whether nodes are assigned to the entrances, as when serving.
+        rule: Rule by which entrances choose a runtime.
         depth: Queries that an entrance gives an instance at a time.
         hop_s: Time of a query or an answer to another node, in seconds.
         notice_s: Time until an entrance, or a client, notices that a node was lost, in seconds.
@@ -67,6 +68,7 @@ class SimulatedNodes:
     all_entrances: bool = True
     exchange_s: float | None = None
     affinity: bool = True
+    rule: DispatchRule = field(default_factory=CompletionRule)
     depth: int = SERVED_DEPTH
     hop_s: float = 0.0005
     notice_s: float = 0.05
