@@ -27,6 +27,7 @@ _SIMULATED = {
     "ToMe (-15)": _LIVE[live.TOME],
     "VPT (2)": _LIVE[live.VPT],
     simulated.INFAAS: _LIVE[live.INFAAS],
+    simulated.PUBLISHED_INFAAS: "INFaaS, as published",
 }
 _UNIT = "% of the utility offered (higher is better)"
 
@@ -57,20 +58,29 @@ def _utility(rounds: list[Any]) -> Bars:
 
 
 def _gammas(rounds: list[Any]) -> Bars:
-    """The γ of the two policies' answers at the load of 1."""
-    outcomes = [each["outcomes"]["1.0"] for each in rounds]
+    """The γ of the two policies' answers at the middle load."""
+    scales = sorted(rounds[0]["outcomes"], key=float)
+    scale = scales[len(scales) // 2]
+    outcomes = [each["outcomes"][scale] for each in rounds]
     counts = {label: [each[name]["gammas"] for each in outcomes] for name, label in list(_LIVE.items())[:2]}
     every = sorted({gamma for of_rounds in counts.values() for found in of_rounds for gamma in found}, key=int)
     shares = {
         label: [[100 * found.get(gamma, 0) / sum(found.values()) for found in of_rounds] for gamma in every]
         for label, of_rounds in counts.items()
     }
-    return Bars("live, load 1: γ of the answers", "% of the answers", [f"γ {gamma}" for gamma in every], shares)
+    return Bars(
+        f"live, load {float(scale):g}: γ of the answers", "% of the answers", [f"γ {gamma}" for gamma in every], shares
+    )
 
 
 def _simulated(cases: Mapping[str, Any]) -> Bars:
     groups = [title.replace(" trace, throughput of ", " trace,\n") for title in cases]
-    shares = {label: [[_share(found[name])] for found in cases.values()] for name, label in _SIMULATED.items()}
+    known = next(iter(cases.values()))
+    shares = {
+        label: [[_share(found[name])] for found in cases.values()]
+        for name, label in _SIMULATED.items()
+        if name in known
+    }
     return Bars("simulated: utility by trace, and by the source of the throughput", _UNIT, groups, shares)
 
 

@@ -6,35 +6,22 @@ import io
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.otas.live import figures, tables
-from benchmarks.otas.live.artefacts import BASE, LARGE, SMALL, LiveTask, OtasArtefacts
+from benchmarks.otas.live.artefacts import BASE, LARGE, SMALL, OtasArtefacts
 from benchmarks.otas.live.bounds import adaptation_gain, expected_utilities, most_earned
-from benchmarks.otas.live.load import LEAST, MEAN, MOST, ON_THE_WAY_S, OtasLoad, make_load, schedule_of, shape, types_of
-from benchmarks.otas.live.outcome import OtasOutcome, Watch, outcome_of
+from benchmarks.otas.live.load import ON_THE_WAY_S, OtasLoad, make_load, schedule_of, types_of
+from benchmarks.otas.live.outcome import Watch, outcome_of
 from benchmarks.otas.live.repository import fixed_model, only, write_repository
-from benchmarks.otas.live.rounds import (
-    FULL,
-    MEASURED_SHAPE,
-    QUICK,
-    TUNING_SHAPE,
-    OtasRound,
-    OtasRounds,
-    OtasRun,
-    OtasSize,
-)
 from benchmarks.otas.live.sending import Answers, sending
-from benchmarks.otas.live.systems import INFAAS, PARETO, PETS, SYSTEMS, TOME, VPT, OtasBench
-from benchmarks.report import Report
+from benchmarks.otas.live.systems import INFAAS, TOME, OtasBench
 from testing.tiny_vision import build, random_parameters, write_source
 from testing.vits import tiny_vit
-from tests.benchmarks.otas_control import FakeControl
+from tests.benchmarks.otas_runs import ACCURACIES, TASKS, TYPES
 from tests.otas.content import CONTENT
 from tests.otas.policies.profiles import LINEAR
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
@@ -44,26 +31,8 @@ from tidal.server.child import tidal_serve
 from tidal.simulator.otas import QueryTrace, QueryType, simulate
 from tidal.tasks.folder import tasks_folder
 
-ACCURACIES = {"easy": 0.9, "middling": 0.8, "hard": 0.5}
-TASKS = [
-    LiveTask(
-        task, tuple(f"{task} {row}".encode() for row in range(40)), tuple(f"{task} {row % 3}" for row in range(40))
-    )
-    for task in ACCURACIES
-]
-TYPES = types_of(ACCURACIES)
-
 
 class TestLoad:
-    @pytest.mark.parametrize("size", [FULL, QUICK])
-    def test_rates_have_the_paper_s_bounds_and_mean(self, size: OtasSize) -> None:
-        measured, tuning = shape(size.seconds, MEASURED_SHAPE), shape(size.tuning_s, TUNING_SHAPE)
-        for rates in (measured, tuning):
-            assert (min(rates), max(rates)) == (pytest.approx(LEAST), pytest.approx(MOST))
-            assert np.mean(rates) == pytest.approx(MEAN)
-        assert measured == shape(size.seconds, MEASURED_SHAPE)
-        assert measured != shape(size.seconds, TUNING_SHAPE)
-
     def test_the_hardest_task_takes_the_hardest_place(self) -> None:
         assert [(each.task, each.latency_s, each.utility) for each in TYPES] == [
             ("middling", 0.6, 0.3),
@@ -122,7 +91,7 @@ def answers_of(seconds: list[float], labels: list[str], gammas: list[int], messa
 
 
 class TestOutcome:
-    LOAD = a_load((0.0, 0, "a"), (0.1, 2, "b"), (0.2, 2, "b"), (1.5, 5, "c"), (1.6, 2, "a"))
+    LOAD = a_load((0.0, 0, "a"), (0.1, 2, "b"), (0.2, 2, "b"), (41.5, 5, "c"), (41.6, 2, "a"))
 
     def test_by_hand(self) -> None:
         # Right; wrong; right but after 0.6 s; right within 1 s; evicted.
@@ -130,6 +99,7 @@ class TestOutcome:
         outcome = outcome_of(self.LOAD, answers, Watch())
         assert outcome.types == (2, 1, 1, 1)
         assert (outcome.utility, outcome.offered) == (pytest.approx(0.31), pytest.approx(0.3 + 3 + 0.01))
+        assert outcome.by_interval == pytest.approx([0.3, 0.0, 0.01])  # of queries from 0, 20 and 40 s on
         assert outcome.gammas == {0: 2, -4: 1, 2: 1}
         assert outcome.answered == {
             "middling": {"0": (1, 1)},
@@ -168,50 +138,6 @@ class TestBounds:
         seconds = np.array([LINEAR.latency_s(gamma, LINEAR.max_batch) / LINEAR.max_batch for gamma in gammas])
         earned = simulate(ParetoPolicy(LINEAR), LINEAR, trace).utility
         assert 0.8 < earned / most_earned(load, earns, seconds) <= 1
-
-
-def an_outcome(utility: float, gamma: int = 0) -> OtasOutcome:
-    answered = {"easy": {str(gamma): (8, 6)}}
-    return OtasOutcome(
-        10, 10.0, utility, (6, 2, 1, 1), {str(gamma): 8}, answered, 4.0, 0.5, 0.4, 0.0, "", []
-    )  # fmt: skip
-
-
-def a_run() -> OtasRun:
-    earned = dict(zip(SYSTEMS, (6.0, 5.5, 5.0, 4.0, 5.5, 2.0, 5.9), strict=True))
-    rounds = [
-        OtasRound(100.0, {"1.0": {name: an_outcome(turn * each) for name, each in earned.items()}})
-        for turn in (1, 2, 3)
-    ]
-    return OtasRun((300.0, 100.0, 30.0), {"1.0": {-8: 0.3, -4: 0.5, 2: 0.6, 4: 0.4}}, rounds)
-
-
-class TestFigures:
-    def test_a_run_is_what_was_kept_of_it(self, tmp_path: Path) -> None:
-        run = a_run()
-        run.save(tmp_path / "kept.json")
-        found = OtasRun.read(tmp_path / "kept.json")
-        assert found == run
-        assert (found.gamma(TOME, 1.0), found.gamma(VPT, 1.0), found.gamma(PETS, 1.0)) == (-4, 2, 0)
-
-    def test_claims(self) -> None:
-        report = Report("otas", True)
-        tables.add_claims(report, a_run(), (1.0,))
-        assert {claim.name: (claim.goal, round(claim.measured, 3)) for claim in report.claims} == {
-            "live_utility_vs_pets[1.0]": (">= 1.18", 1.2),
-            "live_utility_vs_infaas[1.0]": (">= 1.0", 3.0),
-            "live_utility_vs_infaas[1.0, resident]": (">= 1.0", 1.017),
-            "live_utility_vs_best_fixed[1.0]": (">= 1.05", 1.091),
-        }
-        assert report.claims[-1].note.startswith("VPT, γ 2")
-
-    def test_ratios_are_of_one_round(self) -> None:
-        run = a_run()
-        run.rounds[0].outcomes["1.0"][PETS] = an_outcome(100.0)
-        assert figures.ratio(run, 1.0, PARETO, PETS) == pytest.approx(1.2)
-        assert figures.median(figures.of_system(run, 1.0, PARETO), lambda each: each.utility) == 12.0
-        run.rounds[0].outcomes["1.0"][INFAAS] = replace(an_outcome(1.0), mean_batch=None)
-        assert figures.median(figures.of_system(run, 1.0, INFAAS)[:1], lambda each: each.mean_batch) is None
 
 
 def test_a_model_of_one_gamma_has_no_other_engine() -> None:
@@ -254,78 +180,6 @@ def artefacts(folder: Path) -> OtasArtefacts:
         config = repository / name / "config.pbtxt"
         config.write_text(config.read_text().replace(BASE, name))
     return OtasArtefacts(folder, repository, tuple(replace(task, images=IMAGES) for task in TASKS), "0123")
-
-
-class FakeBench:
-    """Answers at once; γ 2 earns most of the fixed ones but at a load of 0.8, where 4 does."""
-
-    def __init__(self, most: int = 1000) -> None:
-        self.server = SimpleNamespace(control=FakeControl())
-        self.measured: list[tuple[str, int, int]] = []
-        self.tuned: list[tuple[str, int]] = []
-        self.capacities: list[str] = []
-        self._most = most
-
-    def capacity(self, model: str, like: OtasLoad, *, roughly: float, seconds: float) -> float:
-        self.capacities.append(model)
-        return {"size_small": 300.0, "size_large": 30.0}.get(model, 100.0)
-
-    def measure_model(self, model: str, load: OtasLoad) -> OtasOutcome:
-        self.tuned.append((model, len(load)))
-        return an_outcome({"fixed_2": 5.0, "fixed_4": 6.0 if len(load) < 405 else 4.0}.get(model, 3.0))
-
-    def measure(self, system: str, load: OtasLoad, *, gamma: int, throughputs: tuple[float, ...]) -> OtasOutcome:
-        if len(self.measured) == self._most:
-            raise KeyboardInterrupt
-        assert throughputs == (300.0, 100.0, 30.0)
-        self.measured.append((system, gamma, len(load)))
-        return an_outcome(1.0, gamma)
-
-
-class TestRounds:
-    SIZE = OtasSize(rounds=2, seconds=8, tuning_s=6, capacity_s=1.0, scales=(1.0, 0.8), searched=True)
-
-    def rounds(self, bench: FakeBench, kept: Path) -> OtasRounds:
-        return OtasRounds(bench, TYPES, TASKS, (-4, 0, 2, 4), self.SIZE, 100.0, kept)  # type: ignore[arg-type]
-
-    def test_every_system_gets_the_same_queries_in_each_round_and_in_another_order(self, tmp_path: Path) -> None:
-        bench = FakeBench()
-        run = self.rounds(bench, tmp_path / "kept.json").run()
-        cells = [bench.measured[begin : begin + 7] for begin in range(0, 28, 7)]
-        assert len(bench.measured) == 28
-        for cell in cells:
-            assert {system for system, _, _ in cell} == set(SYSTEMS)
-            assert len({queries for _, _, queries in cell}) == 1
-        assert len({cell[0][0] for cell in cells}) > 2
-        assert cells[0][0][2] > cells[1][0][2]  # fewer at a load of 0.8
-        gammas = [{system: gamma for system, gamma, _ in cell} for cell in cells[:2]]
-        assert [(each[TOME], each[VPT], each[PETS]) for each in gammas] == [(-4, 2, 0), (-4, 4, 0)]
-        assert run == OtasRun.read(tmp_path / "kept.json")
-        assert bench.capacities == ["size_small", "size_base", "size_large", *["fixed_0"] * 3]
-
-    def test_what_is_not_searched_is_nearest_to_0(self, tmp_path: Path) -> None:
-        bench, size = FakeBench(), replace(self.SIZE, searched=False)
-        run = replace(self.rounds(bench, tmp_path / "kept.json"), size=size).run()
-        assert {(system, gamma) for system, gamma, _ in bench.measured if system in (TOME, VPT)} == {
-            (TOME, -4),
-            (VPT, 2),
-        }
-        assert bench.tuned == []
-        assert run == OtasRun.read(tmp_path / "kept.json")
-        report = Report("otas", True)
-        tables.add_tuning(report, run, size.scales)
-        (table,) = report.tables
-        assert {cell for column in table.columns[1:] for cell in column.cells} == {"not searched"}
-
-    def test_one_that_was_cut_short_goes_on(self, tmp_path: Path) -> None:
-        whole, first, second = FakeBench(), FakeBench(most=10), FakeBench()
-        self.rounds(whole, tmp_path / "whole.json").run()
-        with pytest.raises(KeyboardInterrupt):
-            self.rounds(first, tmp_path / "kept.json").run()
-        self.rounds(second, tmp_path / "kept.json").run()
-        assert first.measured + second.measured == whole.measured
-        assert second.tuned == []
-        assert second.capacities == ["fixed_0"]  # of the second round
 
 
 @pytest.mark.server

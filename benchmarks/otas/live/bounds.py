@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,21 @@ from benchmarks.otas.live.load import OtasLoad
 Floats = npt.NDArray[np.float64]
 # Width of the time slots; arrivals and deadlines are rounded so that queries get more time.
 _SLOT_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds for the queries of one run, by the accuracies that policies use.
+
+    Attributes:
+        most: Utility that no policy exceeds, see `most_earned`.
+        all_at_best: Utility with time for the best γ of every query.
+        gain: See `adaptation_gain`.
+    """
+
+    most: float
+    all_at_best: float
+    gain: float
 
 
 def expected_utilities(load: OtasLoad, accuracies: Mapping[str, Mapping[int, float]], gammas: list[int]) -> Floats:

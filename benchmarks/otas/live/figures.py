@@ -1,4 +1,4 @@
-"""Figures from the rounds: medians, ratios between systems, and observed accuracies."""
+"""Figures from the rounds: medians, ratios between systems and to the oracle, and observed accuracies."""
 
 from __future__ import annotations
 
@@ -25,6 +25,31 @@ def ratio(run: OtasRun, scale: float, ours: str, theirs: str) -> float:
     """Return the ratio of two systems' utilities for the same queries, as the median of the rounds."""
     pairs = zip(of_system(run, scale, ours), of_system(run, scale, theirs), strict=True)
     return statistics.median(our.utility / their.utility if their.utility else float("inf") for our, their in pairs)
+
+
+def spread(run: OtasRun, scale: float, ours: str, theirs: str) -> tuple[float, float]:
+    """Return the lowest and highest ratio of two systems' utilities in an interval, over all rounds."""
+    found = [
+        our / their if their else float("inf")
+        for one, other in zip(of_system(run, scale, ours), of_system(run, scale, theirs), strict=True)
+        for our, their in zip(one.by_interval, other.by_interval, strict=True)
+    ]
+    return min(found), max(found)
+
+
+def oracle_over(run: OtasRun, scale: float, most: Sequence[float], system: str) -> float:
+    """Return how many times as much as a system the oracle earns with the same queries, as the median of the rounds.
+
+    Args:
+        run: Results.
+        scale: Load.
+        most: Utility that no policy exceeds, by round.
+        system: The system.
+    """
+    outcomes = of_system(run, scale, system)
+    return statistics.median(
+        bound / each.utility if each.utility else float("inf") for bound, each in zip(most, outcomes, strict=True)
+    )
 
 
 def best(run: OtasRun, scale: float, systems: Sequence[str], ours: str) -> str:
@@ -55,7 +80,7 @@ def kept(run: OtasRun) -> dict[str, object]:
         "tuning": run.tuning,
         "rounds": [
             {
-                "capacity": each.capacity,
+                "capacities": each.capacities,
                 "outcomes": {
                     scale: {system: _kept(outcome) for system, outcome in systems.items()}
                     for scale, systems in each.outcomes.items()

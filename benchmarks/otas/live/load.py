@@ -1,4 +1,4 @@
-"""Load: queries of the types of Table II, at a rate that fluctuates as in Figure 8."""
+"""Load: queries of the types of Table II, at rates by second."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ import numpy.typing as npt
 
 from benchmarks.otas.inputs import TABLE_2
 from benchmarks.otas.live.artefacts import LiveTask
-from tidal.simulator.otas import QueryTrace, QueryType, fluctuating
+from tidal.simulator.otas import QueryTrace, QueryType
 from tidal_client.codec import image_inputs
 from tidal_client.load import RequestVariant, Schedule, Times
 
-#: Least, mean and most of a trace's rates, of the throughput at γ 0: 200, 350 and 700 queries a second in the paper,
-#: where Table I has about 380 for γ 0 and Figure 4 has 580.
-LEAST, MEAN, MOST = 0.5, 0.75, 1.7
-# Rates that a trace has on the mean: each is held for as long, but no less than a second.
-_LEVELS = 8
 # Network time to the server and back, which clients subtract from the deadline that they send.
 ON_THE_WAY_S = 0.02
 _NEVER_LATE_S = 1000.0
@@ -64,20 +59,6 @@ class OtasLoad:
             [self.images[row] for row in rows],
             [self.truth[row] for row in rows],
         )
-
-
-def shape(seconds: int, seed: int) -> list[float]:
-    """Scale at least six rates by second to the minimum `LEAST`, the mean `MEAN` and the maximum `MOST`."""
-    drawn = np.array(fluctuating(seconds, LEAST, MOST, MEAN, held_s=max(1.0, seconds / _LEVELS), seed=seed))
-    drawn = (drawn - drawn.min()) / (drawn.max() - drawn.min())
-    share = (MEAN - LEAST) / (MOST - LEAST)
-    # A power keeps 0 and 1 where they are; the one that gives the mean is found by halving.
-    low, high = -8.0, 8.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if (drawn ** np.exp(middle)).mean() > share else (low, middle)
-    rates: list[float] = (LEAST + (MOST - LEAST) * drawn ** np.exp(high)).tolist()
-    return rates
 
 
 def types_of(accuracies: Mapping[str, float]) -> tuple[QueryType, ...]:

@@ -18,6 +18,8 @@ from benchmarks.otas.live.sending import NOT_ANSWERED, Answers
 from benchmarks.usage import Usage
 from tidal.server.child import RunningServer
 
+#: Length of the intervals by whose arrivals a run's utility is divided, in seconds.
+INTERVAL_S = 20
 TYPES = ("1: right", "2: wrong", "3: late", "4: evicted")
 _RIGHT, _WRONG, _LATE, _EVICTED = range(4)
 # Metrics are published every 200 ms.
@@ -32,6 +34,7 @@ class OtasOutcome:
         queries: Number of queries.
         offered: Sum of their utilities.
         utility: Utility earned by correct answers in time.
+        by_interval: The same by the interval of `INTERVAL_S` in which the query arrived.
         types: Number of queries of types 1 to 4: right, wrong, late, not executed.
         by_gamma: Number of answers at each γ.
         answered: Number of answers and of correct answers, by task and γ.
@@ -46,6 +49,7 @@ class OtasOutcome:
     queries: int
     offered: float
     utility: float
+    by_interval: list[float]
     types: tuple[int, int, int, int]
     by_gamma: dict[str, int]
     answered: dict[str, dict[str, tuple[int, int]]]
@@ -132,11 +136,13 @@ def outcome_of(load: OtasLoad, answers: Answers, watch: Watch) -> OtasOutcome:
         before = of_task.get(gamma, (0, 0))
         of_task[gamma] = (before[0] + 1, before[1] + right)
     counts = np.bincount(types, minlength=4).tolist()
+    earned = np.where(types == _RIGHT, load.utility, 0.0)
     available = watch.usage.available_s
     return OtasOutcome(
         len(load),
         float(load.utility.sum()),
-        float(load.utility[types == _RIGHT].sum()),
+        float(earned.sum()),
+        np.bincount((load.times // INTERVAL_S).astype(int), earned).tolist(),
         (counts[0], counts[1], counts[2], counts[3]),
         dict(by_gamma),
         answered,

@@ -10,10 +10,11 @@ from statistics import fmean
 import numpy as np
 
 from benchmarks.kept import kept_file
-from benchmarks.otas.live import figures, tables
+from benchmarks.otas.live import claims, figures, tables, traces
 from benchmarks.otas.live.artefacts import BASE, OtasArtefacts
-from benchmarks.otas.live.bounds import adaptation_gain, expected_utilities, most_earned
-from benchmarks.otas.live.load import LEAST, MEAN, MOST, OtasLoad, types_of
+from benchmarks.otas.live.bounds import Bounds, adaptation_gain, expected_utilities, most_earned
+from benchmarks.otas.live.load import OtasLoad, types_of
+from benchmarks.otas.live.outcome import INTERVAL_S
 from benchmarks.otas.live.repository import (
     PAPER_MODEL,
     PARETO_MODEL,
@@ -25,7 +26,6 @@ from benchmarks.otas.live.repository import (
 from benchmarks.otas.live.rounds import OtasRounds, OtasRun, OtasSize
 from benchmarks.otas.live.sending import sending
 from benchmarks.otas.live.systems import OtasBench
-from benchmarks.otas.live.tables import Bounds
 from benchmarks.report import Report, progress
 from tidal.manifest import MANIFEST_FILE
 from tidal.otas.manifest import OtasManifest, load_otas_manifest
@@ -56,6 +56,7 @@ def measure(report: Report, artefacts: OtasArtefacts, size: OtasSize) -> Path:
     switched = sizes_to_switch({model: fmean(each.values()) for model, each in at_zero.items()})
     _add_setting(report, artefacts, manifest, size, switched)
     files = [version_of(artefacts.repository, model) / MANIFEST_FILE for model in SIZES.values()]
+    files.append(traces.FILE)
     kept = kept_file("otas-live-run", size, artefacts.digest, files=files)
     with tempfile.TemporaryDirectory(prefix="otas-repository-", dir=artefacts.folder) as folder:
         write_repository(Path(folder), artefacts.repository)
@@ -67,25 +68,38 @@ def measure(report: Report, artefacts: OtasArtefacts, size: OtasSize) -> Path:
                 OtasBench(server, sender, switched), types, artefacts.tasks, manifest.gammas, size, roughly, kept
             )
             run = rounds.run()
-    _report(report, run, rounds, manifest, accuracies)
+    bounds = {scale: _bounds_at(scale, run, rounds, manifest, accuracies) for scale in size.scales}
+    _add_capacities(report, run, size)
+    tables.add_tuning(report, run, size.scales)
+    for scale in size.scales:
+        tables.add_scale(report, run, scale, bounds[scale])
     tables.add_sizes(report, run, size.scales, at_zero)
     tables.add_accuracies(report, run, accuracies, manifest.gammas)
-    tables.add_claims(report, run, size.scales)
-    report.measured["live"] = figures.kept(run)
+    claims.add(report, run, bounds)
+    report.measured["live"] = figures.kept(run) | {
+        "oracle": {str(scale): [each.most for each in by_round] for scale, by_round in bounds.items()}
+    }
     return kept
 
 
-def _report(report: Report, run: OtasRun, rounds: OtasRounds, manifest: OtasManifest, accuracies: Accuracies) -> None:
-    scales = rounds.size.scales
-    capacities = [f"{each.capacity:.1f}" for each in run.rounds]
-    columns = ["", *(f"round {turn + 1}" for turn in range(len(run.rounds)))]
-    report.add_table(
-        "live: queries a second that γ 0 answers, which loads are shares of", columns, [["γ 0", *capacities]]
-    )
-    tables.add_tuning(report, run, scales)
-    for scale in scales:
-        load = rounds.measured_load(run, 0, scale)
-        tables.add_scale(report, run, scale, _bounds(load, manifest, accuracies, run.rounds[0].capacity))
+def _add_capacities(report: Report, run: OtasRun, size: OtasSize) -> None:
+    rows = [
+        [f"round {turn}", *(f"{each.capacities[str(scale)]:.1f}" for scale in size.scales)]
+        for turn, each in enumerate(run.rounds, 1)
+    ]
+    columns = ["", *(f"load {scale:g}" for scale in size.scales)]
+    report.add_table("live: queries a second that γ 0 answers, before each load", columns, rows)
+
+
+def _bounds_at(
+    scale: float, run: OtasRun, rounds: OtasRounds, manifest: OtasManifest, accuracies: Accuracies
+) -> list[Bounds]:
+    """Return the bounds at a load by round."""
+    progress(f"bounds at load {scale:g}")
+    return [
+        _bounds(rounds.measured_load(run, turn, scale), manifest, accuracies, each.capacities[str(scale)])
+        for turn, each in enumerate(run.rounds)
+    ]
 
 
 def _bounds(load: OtasLoad, manifest: OtasManifest, accuracies: Accuracies, capacity: float) -> Bounds:
@@ -125,10 +139,12 @@ def _add_setting(
         f"γ {', '.join(map(str, manifest.gammas))}",
         "tasks": f"{tasks}; seen by neither training nor profiling; a run takes each once as far as they go",
         "queries": "Table II's six types, the least accurate task as CIFAR100; a query is an encoded image over gRPC",
-        "load": f"Poisson, {size.seconds} s, mean {MEAN}, least {LEAST}, most {MOST} times what γ 0 answers as served",
-        "fixed γ": f"the best of each sign on another trace of {size.tuning_s} s, for each load"
+        "load": f"Poisson, {size.seconds} s at the rates of live/traces.json; a load of 1 has the mean {traces.MEAN}, "
+        f"the minimum {traces.LEAST} and the maximum {traces.MOST} times what γ 0 answers as served",
+        "fixed γ": f"the best of each sign on another trace of {traces.TUNING_S} s, for each load"
         if size.searched
         else "those nearest to 0, not searched",
+        "parts": f"ratios by the {INTERVAL_S} s in which queries arrived show how much they vary within a run",
         "INFaaS": "the simulation's rule, once a second; Triton loads the next size, then unloads the one before; "
         f"switches between {', '.join(switched)}: sizes that are slower and no more accurate are left out",
         "outcomes": "by the client's clock, from the time a query should have been sent",

@@ -1,84 +1,44 @@
-"""Tables and claims of the live part."""
+"""Tables of the live part."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from benchmarks.otas.live.figures import best, median, of_system, ratio, served_accuracies
-from benchmarks.otas.live.outcome import OtasOutcome
+from benchmarks.otas.live.bounds import Bounds
+from benchmarks.otas.live.claims import goals_at
+from benchmarks.otas.live.figures import median, of_system, oracle_over, ratio, served_accuracies, spread
+from benchmarks.otas.live.outcome import INTERVAL_S, OtasOutcome
 from benchmarks.otas.live.repository import SIZES
 from benchmarks.otas.live.rounds import OtasRun
-from benchmarks.otas.live.systems import INFAAS, PAPER, PARETO, PETS, RESIDENT, SYSTEMS, TOME, VPT
-from benchmarks.report import Claim, Report
+from benchmarks.otas.live.systems import INFAAS, PAPER, PARETO, SYSTEMS, TOME, VPT
+from benchmarks.report import Report
 
-_PAPER = {PETS: "+18.2%", INFAAS: "+72.5%"}
 _COLUMNS = [
-    "system", "utility", "of all", "pareto's vs it", "right", "wrong", "late", "evicted", "accuracy", "batch", "engine",
+    "system", "utility", "of all", "right", "wrong", "late", "evicted", "accuracy", "batch", "engine",
     "cores", "others", "loads",
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Bounds of a load by the accuracies that policies use: the highest utility of any policy, that with time for the
-    best γ of all queries, and accuracy(best γ) / accuracy(γ 0)."""
+def add_scale(report: Report, run: OtasRun, scale: float, bounds: Sequence[Bounds]) -> None:
+    """Add the tables of all systems at one load.
 
-    most: float
-    all_at_best: float
-    gain: float
-
-
-def add_scale(report: Report, run: OtasRun, scale: float, bounds: Bounds) -> None:
-    """Add the table of all systems at one load."""
-    rows = []
-    for system in SYSTEMS:
-        outcomes = of_system(run, scale, system)
-        gamma = run.gamma(system, scale)
-        rows.append(
-            _row(
-                f"{system} ({gamma})" if system in (TOME, VPT) else system, outcomes, ratio(run, scale, PARETO, system)
-            )
-        )
-    rounds = f"{len(run.rounds)} round{'s' * (len(run.rounds) > 1)}, medians"
-    report.add_table(f"live, load {scale:g}: {rounds}", _COLUMNS, rows)
-    pareto = statistics.median(each.utility for each in of_system(run, scale, PARETO))
-    pets = statistics.median(each.utility for each in of_system(run, scale, PETS))
+    Args:
+        report: Report that gets the tables.
+        run: Results.
+        scale: The load.
+        bounds: Bounds by round.
+    """
+    rows = [_row(_named(run, scale, system), of_system(run, scale, system)) for system in SYSTEMS]
+    rounds = f"{len(run.rounds)} round{'s' * (len(run.rounds) > 1)}"
+    report.add_table(f"live, load {scale:g}: {rounds}{', medians' * (len(run.rounds) > 1)}", _COLUMNS, rows)
     report.add_table(
-        f"live, load {scale:g}: bounds by the accuracies that policies go by, first round's queries",
-        ["what", "utility", "over PetS", "pareto's share"],
-        [
-            ["oracle: no policy earns more, whatever it knows", *_bound(bounds.most, pets, pareto)],
-            ["every answer in time and at its best γ", *_bound(bounds.all_at_best, pets, pareto)],
-            ["accuracy(best γ) over accuracy(γ 0)", "", f"{bounds.gain:.3f}", ""],
-        ],
+        f"live, load {scale:g}: pareto, and the oracle that no policy exceeds, over each system; in parts of "
+        f"{INTERVAL_S} s",
+        ["over", "utility", "pareto", "in parts", "oracle", "goal for pareto"],
+        [*_over(run, scale, bounds), *_bounds(run, scale, bounds)],
     )
     _add_gammas(report, run, scale)
-
-
-def add_claims(report: Report, run: OtasRun, scales: Sequence[float]) -> None:
-    """Add the claims of the live part."""
-    for scale in scales:
-        report.claims.append(
-            Claim(
-                f"live_utility_vs_pets[{scale}]",
-                ">= 1.18",
-                ratio(run, scale, PARETO, PETS),
-                _PAPER[PETS],
-                _policy(run, scale, PETS),
-            )
-        )
-        for system, case in ((INFAAS, f"{scale}"), (RESIDENT, f"{scale}, resident")):
-            paper = _PAPER[INFAAS] if system == INFAAS else None
-            measured = ratio(run, scale, PARETO, system)
-            report.claims.append(
-                Claim(f"live_utility_vs_infaas[{case}]", ">= 1.0", measured, paper, _policy(run, scale, system))
-            )
-        nearest = best(run, scale, (PETS, TOME, VPT), PARETO)
-        measured = ratio(run, scale, PARETO, nearest)
-        note = f"{nearest}, γ {run.gamma(nearest, scale)}; {_policy(run, scale, nearest)}"
-        report.claims.append(Claim(f"live_utility_vs_best_fixed[{scale}]", ">= 1.05", measured, note=note))
 
 
 def add_accuracies(
@@ -143,7 +103,50 @@ def add_tuning(report: Report, run: OtasRun, scales: Sequence[float]) -> None:
     )
 
 
-def _row(name: str, outcomes: Sequence[OtasOutcome], over: float) -> list[str]:
+def _named(run: OtasRun, scale: float, system: str) -> str:
+    return f"{system} ({run.gamma(system, scale)})" if system in (TOME, VPT) else system
+
+
+def _over(run: OtasRun, scale: float, bounds: Sequence[Bounds]) -> list[list[str]]:
+    """Return what pareto and the oracle earn over each other system."""
+    goals = {goal.system: goal.least for goal in goals_at(run, scale, bounds)}
+    most = [each.most for each in bounds]
+    rows = []
+    for system in SYSTEMS:
+        if system == PARETO:
+            continue
+        low, high = spread(run, scale, PARETO, system)
+        rows.append(
+            [
+                _named(run, scale, system),
+                _number(median(of_system(run, scale, system), lambda each: each.utility), "{:.1f}"),
+                f"{ratio(run, scale, PARETO, system):.3f}",
+                f"{low:.3f} to {high:.3f}",
+                f"{oracle_over(run, scale, most, system):.3f}",
+                f">= {goals[system]:.3f}" if system in goals else "-",
+            ]
+        )
+    return rows
+
+
+def _bounds(run: OtasRun, scale: float, bounds: Sequence[Bounds]) -> list[list[str]]:
+    """Return the utility of the oracle, and of every answer in time at its best γ, with what pareto earns over them."""
+    earned = [each.utility for each in of_system(run, scale, PARETO)]
+    oracle = statistics.median(each.most for each in bounds)
+
+    def share(utilities: Sequence[float]) -> str:
+        return f"{statistics.median(ours / other for ours, other in zip(earned, utilities, strict=True)):.3f}"
+
+    best = [each.all_at_best for each in bounds]
+    gain = statistics.median(each.gain for each in bounds)
+    return [
+        ["oracle: knows all arrivals", f"{oracle:.1f}", share([each.most for each in bounds]), "-", "1.000", "-"],
+        ["all in time at their best γ", f"{statistics.median(best):.1f}", share(best), "-", "-", "-"],
+        ["accuracy(best γ) / accuracy(γ 0)", "-", "-", "-", f"{gain:.3f}", "-"],
+    ]
+
+
+def _row(name: str, outcomes: Sequence[OtasOutcome]) -> list[str]:
     def share(place: int) -> float | None:
         return median(outcomes, lambda each: each.types[place] / each.queries)
 
@@ -152,7 +155,6 @@ def _row(name: str, outcomes: Sequence[OtasOutcome], over: float) -> list[str]:
         name,
         _number(median(outcomes, lambda each: each.utility), "{:.1f}"),
         _number(median(outcomes, lambda each: each.utility / each.offered), "{:.1%}"),
-        f"{over - 1:+.1%}",
         *(_number(share, "{:.1%}") for share in shares),
         _number(median(outcomes, lambda each: each.accuracy), "{:.3f}"),
         _number(median(outcomes, lambda each: each.mean_batch), "{:.1f}"),
@@ -165,15 +167,6 @@ def _row(name: str, outcomes: Sequence[OtasOutcome], over: float) -> list[str]:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
-
-
-def _bound(utility: float, pets: float, pareto: float) -> list[str]:
-    return [f"{utility:.1f}", f"{utility / pets:.3f}", f"{pareto / utility:.1%}"]
-
-
-def _policy(run: OtasRun, scale: float, system: str) -> str:
-    """Return a figure of the published policy."""
-    return f"paper policy {ratio(run, scale, PAPER, system):.3f}"
 
 
 def _add_gammas(report: Report, run: OtasRun, scale: float) -> None:
