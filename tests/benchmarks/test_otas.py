@@ -11,11 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.otas.inputs import ACCURACIES, GAMMAS, PROFILES, TABLE_2, throughput
+from benchmarks.otas.inputs import ACCURACIES, GAMMAS, PROFILES, TABLE_2, Traces, loading_times, throughput
 from benchmarks.otas.live.systems import SYSTEMS
 from benchmarks.otas.optimum import Floats, most_allocated, most_earned
 from benchmarks.otas.plot import plot
-from benchmarks.otas.simulated import COLUMNS, INFAAS, OTAS, PARETO, PETS, compare, gamma_rows, kept, rows
+from benchmarks.otas.simulated import (
+    COLUMNS,
+    INFAAS,
+    OTAS,
+    PARETO,
+    PETS,
+    beside_the_paper,
+    compare,
+    gamma_rows,
+    kept,
+    rows,
+)
 from benchmarks.otas.small_cases import allocation_gaps, heavy_profile, policy_gaps
 from benchmarks.plots.bars import Bars
 from benchmarks.report import machine
@@ -95,6 +106,9 @@ def test_heavy_queries_take_what_their_images_do() -> None:
     assert profile.gamma_for_rate(300 / 40) == 4
 
 
+LOADING_S = {"ViT-Small": 3.0, "ViT-Base": 4.0, "ViT-Large": 5.0}
+
+
 class _Short:
     """A trace of two seconds."""
 
@@ -102,7 +116,7 @@ class _Short:
 
 
 def test_a_short_comparison_is_shown(tmp_path: Path) -> None:
-    found = compare(_Short())  # type: ignore[arg-type]
+    found = compare(_Short(), LOADING_S)  # type: ignore[arg-type]
     assert [each.title for each in found] == [
         "synthetic trace, throughput of figure 4",
         "synthetic trace, throughput of table I",
@@ -113,9 +127,34 @@ def test_a_short_comparison_is_shown(tmp_path: Path) -> None:
         assert all(len(row) == len(COLUMNS) for row in rows(each))
         assert [row[0] for row in gamma_rows(each)] == [OTAS, PARETO]
         assert each.over(PARETO, PARETO) == 1
+    assert [each.as_published for each in found] == [False, True]
+    assert [row[:2] for row in beside_the_paper(found[1])] == [
+        ["OTAS (paper)", "76.4%"],
+        ["PetS (0)", "64.6%"],
+        ["INFaaS, as published", "44.3%"],
+        ["INFaaS, as published, fast loading", "44.3%"],
+    ]
     document = {"machine": machine(), "measured": {each.title: kept(each) for each in found}}
     plot(document, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+def test_rates_of_the_synthetic_trace_change_every_second() -> None:
+    trace = Traces(None, quick=True).all["synthetic"]
+    assert (len(trace.rates), len(set(trace.rates))) == (60, 60)
+    assert np.mean(trace.rates) == pytest.approx(350)
+
+
+def test_loading_times_are_medians_of_the_live_loads() -> None:
+    def outcome(*loads: tuple[str, float]) -> dict[str, Any]:
+        return {"INFaaS": {"loadings": list(loads)}}
+
+    found = {"1.0": outcome(("size_small", 1.0), ("size_base", 9.0)), "1.2": outcome(("size_small", 3.0))}
+    live = {"rounds": [{"outcomes": found}, {"outcomes": {"1.0": outcome(("size_small", 5.0))}}]}
+    assert loading_times(live) == {"ViT-Small": 3.0, "ViT-Base": 9.0, "ViT-Large": 9.0}
+    committed = loading_times(None)
+    assert committed == loading_times({"rounds": [{"outcomes": {"1.0": outcome()}}]})
+    assert all(1 < seconds < 60 for seconds in committed.values())
 
 
 def test_the_figure_shows_shares_of_the_utility_and_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.otas.policies.profiles import LINEAR, query
 from tidal.errors import InvalidArgument
-from tidal.otas.policies import FixedPolicy, PaperPolicy, ParetoPolicy, Query
+from tidal.otas.policies import Batch, FixedPolicy, PaperPolicy, ParetoPolicy, Query
 from tidal.simulator.otas import (
     ModelSwitching,
     ModelVariant,
@@ -119,17 +119,17 @@ class TestSwitching:
         assert self.run([query(0.0, 1.0)]) == ({1: 1}, 0, pytest.approx(0.01), 0)
 
     def test_the_size_is_chosen_once_per_period(self) -> None:
-        size = SizeByLoad([100.0, 10.0, 1.0], period_s=2.0)
+        size = SizeByLoad([100.0, 10.0, 1.0])
         assert size.place == 1
-        for moment in np.arange(0.0, 1.99, 1 / 30):
+        for moment in np.arange(0.0, 0.99, 1 / 30):
             size.arrived(float(moment))
             assert not size.look(float(moment))
-        assert size.look(2.0)
+        assert size.look(1.0)
         assert size.place == 0  # 30 a second
-        assert not size.look(3.9)
-        assert size.look(4.0)
+        assert not size.look(1.99)
+        assert size.look(2.0)
         assert size.place == 2  # no arrivals in the last second
-        assert not size.look(6.0)
+        assert not size.look(3.0)
 
     def test_a_low_load_switches_to_the_largest_model(self) -> None:
         assert self.run([query(2.0, 1.0), query(2.6, 1.0)]) == ({2: 2}, 1, pytest.approx(0.4 + 0.2), 0)
@@ -143,3 +143,32 @@ class TestSwitching:
     def test_queries_that_cannot_wait_for_loading_are_evicted(self) -> None:
         queries = [query(2.0, 0.3), query(2.05, 0.3), query(2.45, 0.3)]
         assert self.run(queries) == ({2: 1}, 1, pytest.approx(0.1), 2)
+
+    def test_no_other_size_is_selected_while_one_is_loaded(self) -> None:
+        slow, executed = ModelVariant(1000.0, 3.0, self.SMALL.accuracies), list[float]()
+        variants = (slow, self.BASE)
+        policy = ModelSwitching(variants, [[size / each.throughput for size in range(65)] for each in variants])
+
+        def seconds(batch: Batch) -> float:
+            executed.extend(each.arrival for each in batch.queries)
+            return batch.seconds
+
+        # The second of the two is there at first. After a second of 200 queries the first one is loaded, until about
+        # 4 s; from 2.5 s on the second one would do.
+        crowd = [query(i / 200, 0.3) for i in range(301)]
+        crowd += [query(2.5 + i / 10, 0.3) for i in range(30)]
+        simulate(policy, policy.profile, crowd, seconds)
+        assert not [arrival for arrival in executed if 1.3 < arrival < 3.6]
+        assert max(executed) == pytest.approx(5.4)
+        assert policy.loads == 2
+
+    def test_sizes_may_be_selected_by_other_rates_than_they_sustain(self) -> None:
+        variants = (self.SMALL, self.BASE, self.LARGE)
+        seconds = [[size / each.throughput for size in range(65)] for each in variants]
+        crowd = [query(i / 200, 0.6) for i in range(400)]
+        by_variant = {}
+        for up_to in (None, (1e9, 500.0, 50.0), (1e9, 500.0, 300.0)):
+            policy = ModelSwitching(variants, seconds, up_to=up_to)
+            by_variant[up_to] = set(simulate(policy, policy.profile, crowd, lambda batch: batch.seconds).by_gamma)
+        # At 200 a second the small one sustains it; the base and the large one do not.
+        assert list(by_variant.values()) == [{0, 1}, {1}, {1, 2}]

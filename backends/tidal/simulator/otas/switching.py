@@ -11,6 +11,9 @@ from tidal.otas.policies.costs import FloatArray
 from tidal.otas.policies.groups import Batching, Group
 from tidal.otas.policies.rate import ArrivalRate
 
+# Time between selections.
+_PERIOD_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class ModelVariant:
@@ -55,26 +58,25 @@ class _VariantProfile:
         return _sustaining([each.throughput for each in self.variants], rate)
 
 
-def _sustaining(throughputs: Sequence[float], rate: float) -> int:
-    """Return the index of the most accurate variant that sustains a rate; 0 if none does."""
-    return max((index for index, throughput in enumerate(throughputs) if throughput >= rate), default=0)
+def _sustaining(up_to: Sequence[float], rate: float) -> int:
+    """Return the index of the most accurate variant for a rate; 0 if none is for so high a rate."""
+    return max((index for index, most in enumerate(up_to) if most >= rate), default=0)
 
 
 class SizeByLoad:
-    """Selects, once per period, the most accurate variant that sustains the arrival rate.
+    """Selects, once per second, the most accurate variant for the arrival rate.
 
     Args:
-        throughputs: Queries per second of each variant, descending; the last is the most accurate.
-        period_s: Time between selections, in seconds. Times start at 0.
+        up_to: Highest rate in queries per second at which each variant is selected, such as what it sustains,
+            descending; the last variant is the most accurate. Times start at 0.
 
     Attributes:
         place: Index of the selected variant; at first the middle one.
     """
 
-    def __init__(self, throughputs: Sequence[float], *, period_s: float = 1.0) -> None:
-        self.place = len(throughputs) // 2
-        self._throughputs = throughputs
-        self._period_s = period_s
+    def __init__(self, up_to: Sequence[float]) -> None:
+        self.place = len(up_to) // 2
+        self._up_to = up_to
         self._chosen_at = 0.0
         self._rate = ArrivalRate()
 
@@ -83,35 +85,39 @@ class SizeByLoad:
         self._rate.add(now)
 
     def look(self, now: float) -> bool:
-        """Select again if a period has passed; return whether the variant changed."""
-        if now - self._chosen_at < self._period_s:
+        """Select again if a second has passed; return whether the variant changed."""
+        if now - self._chosen_at < _PERIOD_S:
             return False
         self._chosen_at = now
         before = self.place
-        self.place = _sustaining(self._throughputs, self._rate.at(now))
+        self.place = _sustaining(self._up_to, self._rate.at(now))
         return self.place != before
 
 
 class ModelSwitching(GroupedPolicy):
     """Runs Algorithm 1's batches, earliest deadline first, on the variant that `SizeByLoad` selects.
 
-    A newly selected variant is loaded at once, and nothing runs until it is loaded. The first variant is loaded at the
-    start. Predicted durations include the loading time.
+    A newly selected variant is loaded at once; nothing runs and nothing else is selected until it is loaded. The middle
+    variant is loaded at the start. Predicted durations include the loading time.
 
     Args:
         variants: Variants, ascending by accuracy and descending by throughput.
         seconds: Duration of a batch by variant and number of queries, from 0.
-        period_s: Time between selections, in seconds.
+        up_to: Highest arrival rate at which each variant is selected, see `SizeByLoad`; None: what it sustains.
     """
 
     def __init__(
-        self, variants: Sequence[ModelVariant], seconds: Sequence[Sequence[float]], *, period_s: float = 1.0
+        self,
+        variants: Sequence[ModelVariant],
+        seconds: Sequence[Sequence[float]],
+        *,
+        up_to: Sequence[float] | None = None,
     ) -> None:
         self.profile = _VariantProfile(variants, seconds)
         super().__init__(self.profile)
         self.loads = 0
         self._batching = Batching()
-        self._size = SizeByLoad([each.throughput for each in variants], period_s=period_s)
+        self._size = SizeByLoad([each.throughput for each in variants] if up_to is None else up_to)
         self._ready_at = 0.0
         self._loading_s = 0.0  # counted from the current decision
 
@@ -122,7 +128,7 @@ class ModelSwitching(GroupedPolicy):
         self._size.arrived(now)
 
     def _choose(self, now: float) -> tuple[Sequence[Query], int]:
-        if self._size.look(now):
+        if now >= self._ready_at and self._size.look(now):
             self._ready_at = now + self.profile.variants[self._size.place].load_s
             self.loads += 1
         self._loading_s = max(self._ready_at - now, 0.0)
