@@ -1,7 +1,8 @@
 """Build the artefacts of the live part, once: pretrained or trained vision transformers, with three tasks each.
 
-Images are not shared between steps. Transformers and tasks are trained on the same four fifths of a task's images, the
-accuracies that policies use are measured on the last fifth, and clients send images from other files.
+Images are not shared between steps. Of a task's images a fifth is for the accuracies that policies use; of the others a
+tenth says when its training ends, and transformers and tasks are trained on the rest. Clients send images from other
+files.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from benchmarks.otas.images import Images, images_of
 from benchmarks.otas.live.artefacts import BASE, ArtefactsMissing, OtasArtefacts
 from benchmarks.otas.pretrained import model_file, read_pretrained
 from benchmarks.otas.recipe import DIGITS, DIGITS_ALONE, PHOTOGRAPHS, FromNothing, Pretrained, Recipe, Size
+from benchmarks.otas.task_training import TransformerTask, train_tasks
 from benchmarks.report import progress
 from tidal.otas.manifest import load_otas_manifest
 from tidal.repository.entries import ModelEntry
-from tidal.tasks.folder import scan, tasks_folder
 from tidal_builders.otas import transformer, vit
 from tidal_builders.otas.build import build_otas
-from tidal_builders.otas.registration import TaskRegistration
 from tidal_builders.otas.spec import OtasSpec
+from tidal_builders.otas.training.division import divide
 from tidal_builders.otas.training.images import LabelledImages, read_images
 from tidal_builders.otas.training.pretrain import pretrain
 from tidal_builders.otas.vit import Vit, write_vit
@@ -60,7 +61,7 @@ def load(data: Path | None, how: Recipe | None = None) -> OtasArtefacts:
 
 
 def prepare(data: Path | None, how: Recipe | None = None) -> OtasArtefacts:
-    """Build missing artefacts; an interrupted run continues from its last epoch.
+    """Build missing artefacts; an interrupted run continues after its last epoch.
 
     Args:
         data: Folder with photographs; None for digits only.
@@ -73,15 +74,14 @@ def prepare(data: Path | None, how: Recipe | None = None) -> OtasArtefacts:
     for size in how.sizes:
         _transformer(folder, size, how, tasks)
         _build(folder, repository, size.name, size.name, how, size.gammas)
-    for size in how.sizes:
-        for task in tasks:
-            _train(repository, size.name, task, how)
     version = ModelEntry(repository / BASE).latest()
     assert version is not None
     prompted = tuple(gamma for gamma in load_otas_manifest(version).gammas if gamma >= 0)
     forms = forms_repository(folder)
     _build(folder, forms, ACCUMULATED, BASE, how, prompted, prompts="accumulated")
-    _train(forms, ACCUMULATED, next(task for task in tasks if task.task == DIGITS), how)
+    trainings = [TransformerTask(repository, size.name, task) for size in how.sizes for task in tasks]
+    trainings += [TransformerTask(forms, ACCUMULATED, task) for task in tasks if task.task == DIGITS]
+    train_tasks(trainings, how)
     (folder / _DONE).touch()
     return load(data, how)
 
@@ -115,9 +115,9 @@ def _transformer(folder: Path, size: Size | Pretrained, how: Recipe, tasks: Sequ
     else:
         assert how.pretraining is not None, f"{size.name} is to be trained, and the recipe does not say on what"
         task = next(task for task in tasks if task.task == how.pretraining.task)
-        # The same split as in the task's training: accuracies are measured on images new to the transformer, too.
-        split = how.training(task.task)
-        seen, _ = read_images(task.train, task.labels).split(split.profiled, split.seed)
+        # Only what the task is trained on too: its validation images, and those that accuracies are measured on, are
+        # new to the transformer.
+        seen = divide(read_images(task.train, task.labels), how.training(task.task)).trained
         found = _pretrain(size, how.pretraining, seen, checkpoint)
     aside = folder / f".{size.name}"
     shutil.rmtree(aside, ignore_errors=True)
@@ -164,27 +164,6 @@ def _build(
     assert isinstance(wanted, OtasSpec)
     with bars(name) as report:
         build_otas(wanted, repository, spec_file=spec, progress=report)
-
-
-def _train(repository: Path, name: str, task: Images, how: Recipe) -> None:
-    """Add a task to a transformer, as `tidal tasks train` does."""
-    entry = ModelEntry(repository / name)
-    if task.task in scan(tasks_folder(entry.folder)):
-        return
-    version = entry.latest()
-    assert version is not None
-    settings, said = how.training(task.task), set[int]()
-
-    def report_progress(stage: str, share: float) -> None:
-        tenth = int(10 * share)
-        if stage == "train" and tenth not in said:
-            said.add(tenth)
-            progress(f"{name}: training {task.task}, {share:.0%}")
-
-    made = TaskRegistration(entry.folder, version, task.task, report=report_progress).by_training(
-        task.train, task.labels, settings
-    )
-    progress(f"{name}: {task.task} " + ", ".join(f"γ {gamma}: {share:.3f}" for gamma, share in made.accuracy.items()))
 
 
 def _digest(data: Path | None, how: Recipe) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
 @contextmanager
 def progress_bars(name: str) -> Iterator[Callable[[str, float], None]]:
-    """Show one progress bar per stage; one line per stage if standard error is not a terminal.
+    """Show one progress bar per stage, with elapsed and remaining time; one line if standard error is not a terminal.
 
     Args:
         name: Name of the model.
@@ -31,7 +31,7 @@ def progress_bars(name: str) -> Iterator[Callable[[str, float], None]]:
 
         yield line
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as bars:
         tasks: dict[str, object] = {}
 

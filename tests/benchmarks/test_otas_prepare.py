@@ -14,11 +14,12 @@ from sklearn.datasets import load_digits
 
 import benchmarks.otas.images
 import benchmarks.otas.prepare
+import benchmarks.otas.task_training
 import tidal_builders.otas.registration
 from benchmarks.otas import prompt_forms
 from benchmarks.otas.images import images_of
 from benchmarks.otas.live.artefacts import BASE, LARGE, SMALL, ArtefactsMissing, OtasArtefacts
-from benchmarks.otas.prepare import load, prepare
+from benchmarks.otas.prepare import ACCUMULATED, load, prepare
 from benchmarks.otas.recipe import (
     CIFAR10,
     CLOTHING,
@@ -43,7 +44,7 @@ from tidal_builders.otas.training.settings import ImageTrainingSettings
 
 pytestmark = pytest.mark.slow
 
-QUICK = ImageTrainingSettings(epochs=1, head_epochs=2, batch=64)
+QUICK = ImageTrainingSettings(epochs=2, head_epochs=4, batch=64, patience=2, validated=0.25)
 TINY = Recipe(
     sizes=(Size(SMALL, 8, 1, 2, 1), Size(BASE, 8, 2, 2, 1, (-8, 0, 1)), Size(LARGE, 12, 1, 2, 1, seen=0.5)),
     pretraining=FromNothing(CIFAR10, ImageTrainingSettings(batch=32, rate=0.001), Variation(mirror=True, shift=2)),
@@ -84,17 +85,29 @@ class Used:
     def __init__(self, of: Any) -> None:
         self._of = of
         self.images: set[bytes] = set()
+        self.validation: set[bytes] = set()
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         for each in arguments:
             if isinstance(each, LabelledImages):
                 self.images |= set(each.encoded)
+        if isinstance(validation := options.get("validation"), LabelledImages):
+            self.validation |= set(validation.encoded)
         return self._of(*arguments, **options)
 
 
 PRETRAINED = Used(benchmarks.otas.prepare.pretrain)
 TRAINED = Used(tidal_builders.otas.registration.train_task)
 PROFILED = Used(tidal_builders.otas.registration.measure_accuracy)
+# What is reported of the trainings before and after an interruption.
+REPORTED: list[list[str]] = [[], []]
+INTERRUPTED = f"{BASE}: {DIGITS}, γ 1: epoch 1 of at most 2"
+
+
+def interrupt(text: str) -> None:
+    REPORTED[0].append(text)
+    if text.startswith(INTERRUPTED):
+        raise KeyboardInterrupt
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +119,27 @@ def made(data: Path, tmp_path_factory: pytest.TempPathFactory) -> OtasArtefacts:
         patch.setattr(tidal_builders.otas.registration, "measure_accuracy", PROFILED)
         with pytest.raises(ArtefactsMissing, match=rf"run python -m benchmarks.otas.prepare --data {data}"):
             load(data, TINY)
+        patch.setattr(benchmarks.otas.task_training, "progress", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(data, TINY)
+        patch.setattr(benchmarks.otas.task_training, "progress", REPORTED[1].append)
         prepare(data, TINY)
         return load(data, TINY)
+
+
+def test_an_interrupted_training_continues_after_its_last_epoch(made: OtasArtefacts) -> None:
+    before, after = REPORTED
+    assert before[-1].startswith(INTERRUPTED)
+    assert "of the validation images right; all prompts: about " in before[-1]
+    assert not any(text.startswith((f"{SMALL}:", f"{BASE}: {CIFAR10}")) for text in after)
+    of_digits = [
+        text.split(", keeps")[0].split(" of at")[0] for text in after if text.startswith(f"{BASE}: {DIGITS}, ")
+    ]
+    # Heads are trained first, and are kept; of the prompts an epoch was left.
+    start = f"{BASE}: {DIGITS}, γ"
+    assert of_digits == [f"{start} 0: trained", f"{start} 1: epoch 2", f"{start} 1: trained", f"{start} -8: trained"]
+    assert sum(text.startswith(f"{LARGE}: {CIFAR10}, γ 0: trained") for text in after) == 1
+    assert sum(text.startswith(f"{ACCUMULATED}: {DIGITS}, γ 1: epoch 1") for text in after) == 1
 
 
 def test_every_size_has_every_task(made: OtasArtefacts) -> None:
@@ -118,7 +150,7 @@ def test_every_size_has_every_task(made: OtasArtefacts) -> None:
         for task in (CIFAR10, DIGITS):
             found = load_task(tasks_folder(made.repository / size.name), task, manifest)
             assert set(found.accuracy) == set(manifest.gammas)
-            assert found.record.provenance.settings["epochs"] == "1"
+            assert found.record.provenance.settings["epochs"] == "2"
 
 
 def test_live_queries_are_labelled_images_of_their_own(made: OtasArtefacts, data: Path) -> None:
@@ -128,12 +160,14 @@ def test_live_queries_are_labelled_images_of_their_own(made: OtasArtefacts, data
     labels = load_task(tasks_folder(made.repository / BASE), DIGITS, load_otas_manifest(made.repository / BASE / "1"))
     assert set(made.tasks[1].truth) == set(labels.record.labels)
     for task in made.tasks:
-        assert not set(task.images) & (PRETRAINED.images | TRAINED.images | PROFILED.images)
+        assert not set(task.images) & (PRETRAINED.images | TRAINED.images | TRAINED.validation | PROFILED.images)
 
 
 def test_accuracies_are_measured_on_images_new_to_training(made: OtasArtefacts, data: Path) -> None:
-    assert (len(PRETRAINED.images), len(TRAINED.images), len(PROFILED.images)) == (48, 48 + 144, 12 + 36)
-    assert not PROFILED.images & (PRETRAINED.images | TRAINED.images)
+    assert (len(PRETRAINED.images), len(TRAINED.images), len(PROFILED.images)) == (36, 36 + 108, 12 + 36)
+    assert len(TRAINED.validation) == 12 + 36
+    assert not PROFILED.images & (PRETRAINED.images | TRAINED.images | TRAINED.validation)
+    assert not TRAINED.validation & (PRETRAINED.images | TRAINED.images)
     assert PRETRAINED.images < set(read_images(data / "cifar10/train4k_u8.npz").encoded)
 
 

@@ -27,7 +27,8 @@ class TaskTraining:
         data: Labelled images.
         name: Name of the task.
         labels: Names of the classes, if they are given.
-        epochs: Passes over the images.
+        epochs: Largest number of passes over the images.
+        patience: Passes without a higher accuracy on validation images that end the training; None: none do.
         batch: Images per step.
         rate: Largest learning rate.
         replace: Whether an existing task of this name is replaced.
@@ -37,6 +38,7 @@ class TaskTraining:
     name: str
     labels: tuple[str, ...] | None
     epochs: int
+    patience: int | None
     batch: int
     rate: float
     replace: bool
@@ -85,7 +87,9 @@ def train_vision_task(own: VisionTasks, training: TaskTraining) -> TaskView:
     """
     with needs_extra("train a task"):
         from tidal_builders.otas.training.settings import ImageTrainingSettings
-    settings = ImageTrainingSettings(epochs=training.epochs, batch=training.batch, rate=training.rate)
+    settings = ImageTrainingSettings(
+        epochs=training.epochs, patience=training.patience, batch=training.batch, rate=training.rate
+    )
     with _registering(own, training.name, replace=training.replace) as registration:
         return vision_task_view(registration.by_training(training.data, training.labels, settings))
 

@@ -174,7 +174,15 @@ def train(
     data: Annotated[Path, typer.Argument(help="Labelled images: a folder with one folder per label, or .npz.")],
     name: Annotated[str | None, typer.Option(help="Name of the task; default: that of the folder or file.")] = None,
     labels: Labels = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 50,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images; with --patience, at most.")] = 50,
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Stop training a γ after this many passes without a higher accuracy on validation images (a tenth of "
+            "the training images), and keep the best pass. Default: train all --epochs on all training images.",
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images per step.")] = 32,
     rate: Annotated[float, typer.Option(help="Maximum learning rate.")] = 0.002,
     replace: Replace = False,
@@ -184,7 +192,7 @@ def train(
     """Train a task of a vision transformer (kind otas), measure its accuracy at every γ, and add it.
 
     A head is trained for every γ, and prompts for those above 0, on four fifths of the images; accuracy is measured on
-    the others. The transformer itself is not changed. An interrupted training resumes where it stopped.
+    the others. The transformer itself is not changed. An interrupted training resumes after its last pass.
 
     Exit codes: **0** added, **1** refused, **2** the extra that trains tasks is not installed.
     """
@@ -202,6 +210,7 @@ def train(
             name=name if name is not None else data.resolve().stem,
             labels=_split(labels),
             epochs=epochs,
+            patience=patience,
             batch=batch,
             rate=rate,
             replace=replace,

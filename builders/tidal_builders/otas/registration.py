@@ -16,6 +16,8 @@ from tidal.tasks.folder import check_free, tasks_folder
 from tidal.tasks.record import TENSORS_FILE
 from tidal.tensor_file import parse_tensors, read_bounded
 from tidal_builders.otas.training.accuracy import measure_accuracy
+from tidal_builders.otas.training.division import divide
+from tidal_builders.otas.training.gamma import TrainedEpoch
 from tidal_builders.otas.training.images import LABELS_FILE, LabelledImages, read_images, read_labels
 from tidal_builders.otas.training.settings import ImageTrainingSettings
 from tidal_builders.otas.training.train import train_task
@@ -40,6 +42,7 @@ class TaskRegistration:
         name: Name of the task.
         replace: Whether an existing task may be replaced.
         report: Called with the progress.
+        epoch: Called after every epoch of a training.
     """
 
     model: Path
@@ -47,6 +50,7 @@ class TaskRegistration:
     name: str
     replace: bool = False
     report: Report = lambda _stage, _share: None
+    epoch: Callable[[TrainedEpoch], None] = lambda _: None
 
     def from_parameters(self, source: Path, labels: Sequence[str] | None, data: Path) -> OtasTask:
         """Add a task with a head and prompts from a folder.
@@ -66,7 +70,7 @@ class TaskRegistration:
         return self._add(manifest, parameters, read_images(data, names), OtasProvenance(source=str(source)))
 
     def by_training(self, data: Path, labels: Sequence[str] | None, settings: ImageTrainingSettings) -> OtasTask:
-        """Train a task for every γ on most of the images, and measure its accuracies on the others.
+        """Train a task for every γ on most of the images, and measure its accuracies on a fifth that is not trained on.
 
         An interrupted training continues from its last checkpoint.
 
@@ -79,19 +83,27 @@ class TaskRegistration:
             InvalidArgument: The images or the name are not accepted.
         """
         manifest = self._manifest()
-        trained, kept = read_images(data, labels).split(settings.profiled, settings.seed)
+        parts = divide(read_images(data, labels), settings)
         vit = read_vit(self.version)
         work = self.model / _WORK_FOLDER / self.name
         done = dict.fromkeys(manifest.gammas, 0.0)
 
-        def report_gamma(gamma: int, share: float) -> None:
-            done[gamma] = share
+        def report_epoch(finished: TrainedEpoch) -> None:
+            done[finished.gamma] = finished.share
             self.report("train", sum(done.values()) / len(done))
+            self.epoch(finished)
 
         model = load_transformer(vit, accumulate=manifest.accumulate)
-        parameters = train_task(model, manifest.base, manifest, trained, settings, work, report_gamma)
-        made = OtasProvenance(source=str(data), settings=settings.described())
-        task = self._add(manifest, parameters, kept, made)
+        trained = train_task(
+            model, manifest.base, manifest, parts.trained, settings, work, report_epoch, validation=parts.validation
+        )
+        described = settings.described()
+        if parts.validation is not None:
+            described["kept_epochs"] = ", ".join(
+                f"γ {gamma}: {epoch}" for gamma, epoch in sorted(trained.epochs.items())
+            )
+        made = OtasProvenance(source=str(data), settings=described)
+        task = self._add(manifest, trained.parameters, parts.profiled, made)
         shutil.rmtree(work, ignore_errors=True)
         return task
 

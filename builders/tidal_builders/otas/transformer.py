@@ -63,10 +63,27 @@ class TransformerModel(nn.Module):
             Normalised and pooled features, of shape [images, width].
         """
         config, prefix = self.config, self.config.prefix
-        tokens = self._embed(pixel_values)
+        tokens = self.embed(pixel_values)
         if patches is not None:
             seen = patches.unsqueeze(-1).expand(-1, -1, config.width)
             tokens = torch.cat([tokens[:, :prefix], tokens[:, prefix:].gather(1, seen)], dim=1)
+        return self.encode(gamma, tokens, prompts, scatter=scatter)
+
+    def encode(
+        self, gamma: int, tokens: torch.Tensor, prompts: torch.Tensor | None = None, *, scatter: bool = True
+    ) -> torch.Tensor:
+        """Compute the features of embedded images.
+
+        Args:
+            gamma: See `forward`.
+            tokens: Result of `embed`.
+            prompts: See `forward`.
+            scatter: See `forward`.
+
+        Returns:
+            Normalised and pooled features, of shape [images, width].
+        """
+        config, prefix = self.config, self.config.prefix
         merges = merges_by_layer(config, gamma)
         sizes = torch.ones_like(tokens[..., :1]) if gamma < 0 else None
         for layer, module in enumerate(self.blocks):
@@ -94,7 +111,8 @@ class TransformerModel(nn.Module):
         features: torch.Tensor = self.fc_norm(pooled)
         return features
 
-    def _embed(self, pixel_values: torch.Tensor) -> torch.Tensor:
+    def embed(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        """Return the tokens that the first layer gets, of shape [images, tokens, width]; γ does not change them."""
         patches = self.patch_embed.proj(pixel_values).flatten(2).transpose(1, 2)
         if self.pos_embed is not None and self.config.positions == "patches":
             patches = patches + self.pos_embed

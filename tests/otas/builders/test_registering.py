@@ -86,6 +86,22 @@ def test_a_trained_task_is_measured_on_held_out_images(built: Path, data: Path) 
     assert (again.exit_code, "task 'parity' already exists" in again.stderr) == (1, True)
 
 
+def test_a_patient_training_says_which_epochs_it_kept(built: Path, data: Path) -> None:
+    options = ("--name", "patient", "--epochs", 6, "--patience", 1, "--rate", 0.01, "--json")
+    found = run(built, "train", "vision", data, *options)
+    assert found.exit_code == 0, found.stderr
+    provenance = json.loads(found.stdout)["provenance"]
+    settings = provenance["settings"]
+    assert (settings["epochs"], settings["patience"], settings["validated"]) == ("6", "1", "0.1")
+    kept = dict(part.removeprefix("γ ").split(": ") for part in settings["kept_epochs"].split(", "))
+    assert set(kept) == {"0", "2"}
+    assert all(1 <= int(epoch) <= 6 for epoch in kept.values())
+    assert provenance["profiled"] == 18
+    refused = run(built, "train", "vision", data, "--name", "x", "--patience", 0)
+    assert refused.exit_code == 2
+    assert "--patience" in refused.stderr
+
+
 def test_invalid_sources_and_options_are_refused(built: Path, given: Path, data: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (given / "few").mkdir()

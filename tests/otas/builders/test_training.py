@@ -15,12 +15,12 @@ from PIL import Image
 from testing import tiny_vision as tiny
 from testing.vits import tiny_config, tiny_vit
 from tests.otas.builders.digits import digits
+from tests.otas.builders.trainings import form_of, same
 from tidal.errors import InvalidArgument
 from tidal.otas.images import ImageDecoder
-from tidal.otas.manifest import OtasForm
 from tidal.otas.runner import open_runner
-from tidal.otas.tasks import TaskParameters
 from tidal_builders.otas.training.accuracy import measure_accuracy
+from tidal_builders.otas.training.gamma import TrainedEpoch
 from tidal_builders.otas.training.images import Pixels, read_images
 from tidal_builders.otas.training.pretrain import Variation, pretrain
 from tidal_builders.otas.training.settings import ImageTrainingSettings
@@ -32,20 +32,6 @@ pytestmark = pytest.mark.slow
 QUICK = ImageTrainingSettings(epochs=3, batch=64, rate=0.01)
 
 
-def form_of(vit: Any, gammas: tuple[int, ...]) -> OtasForm:
-    config = vit.config
-    return OtasForm(
-        image=config.image, width=config.width, layers=config.layers, tokens=config.tokens, accumulate=False,
-        gammas=gammas, max_batch=4,
-    )  # fmt: skip
-
-
-def same(one: TaskParameters, other: TaskParameters) -> bool:
-    pairs = [(one.head.weight, other.head.weight), (one.heads[2].bias, other.heads[2].bias)]
-    pairs += [(one.prompts[2], other.prompts[2])]
-    return all(np.array_equal(mine, yours) for mine, yours in pairs)
-
-
 def test_a_pretrained_transformer_serves_trained_tasks(tmp_path: Path) -> None:
     config = tiny_config(size=8, channels=1, patch=(2, 2), width=32, inner=64, heads=4)
     vit = pretrain(config, digits(700), ImageTrainingSettings(epochs=6, rate=0.005))
@@ -55,7 +41,7 @@ def test_a_pretrained_transformer_serves_trained_tasks(tmp_path: Path) -> None:
     model = load_transformer(vit)
     task = train_task(
         model, manifest.base, manifest, trained, ImageTrainingSettings(epochs=4, rate=0.01), tmp_path / "work"
-    )
+    ).parameters
     accuracy = measure_accuracy(open_runner(manifest, tmp_path / "r/vision/1"), manifest, task, unseen)
     assert (len(trained), len(unseen)) == (800, 200)
     assert set(accuracy) == {-6, 0, 2}
@@ -72,7 +58,7 @@ def test_prompts_improve_on_a_head_alone(tmp_path: Path) -> None:
     images = digits(128, ("even", "odd"))
     task = train_task(
         load_transformer(vit), "b", form_of(vit, (0, 2)), images, ImageTrainingSettings(epochs=40, rate=0.03), tmp_path
-    )
+    ).parameters
     pixels = Pixels(images, vit.config.image)(range(len(images)))
     model = load_transformer(vit)
     right = {}
@@ -89,20 +75,20 @@ def test_resumed_training_gives_the_same_result(tmp_path: Path) -> None:
     images, form = digits(96), form_of(vit, (0, 2))
     whole = train_task(load_transformer(vit), "b", form, images, QUICK, tmp_path / "whole")
 
-    def killed(gamma: int, share: float) -> None:
-        if gamma == 2 and share > 0.5:
+    def killed(finished: TrainedEpoch) -> None:
+        if finished.gamma == 2 and finished.share > 0.5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train_task(load_transformer(vit), "b", form, images, QUICK, tmp_path / "part", killed)
-    reported: list[tuple[int, float]] = []
-    again = train_task(
-        load_transformer(vit), "b", form, images, QUICK, tmp_path / "part", lambda *each: reported.append(each)
-    )
-    assert same(whole, again)
-    assert reported == [(0, 1.0), (2, 1.0), (2, 1.0)]  # one epoch was left
+    reported: list[TrainedEpoch] = []
+    again = train_task(load_transformer(vit), "b", form, images, QUICK, tmp_path / "part", reported.append)
+    assert same(whole.parameters, again.parameters)
+    assert whole.epochs == again.epochs == {0: 3, 2: 3}
+    # One epoch was left.
+    assert [(each.gamma, each.epoch, each.ended) for each in reported] == [(0, 3, True), (2, 3, False), (2, 3, True)]
     other = train_task(load_transformer(vit), "b", form, images, dataclasses.replace(QUICK, seed=1), tmp_path / "part")
-    assert not same(whole, other)
+    assert not same(whole.parameters, other.parameters)
 
 
 def test_resumed_pretraining_gives_the_same_result(tmp_path: Path) -> None:
@@ -147,13 +133,12 @@ def test_images_are_augmented_as_configured() -> None:
 
 def test_heads_without_prompts_may_have_their_own_number_of_epochs(tmp_path: Path) -> None:
     vit = tiny_vit(size=8, channels=1, layers=1)
-    reported: list[tuple[int, float]] = []
+    reported: list[TrainedEpoch] = []
     settings = dataclasses.replace(QUICK, epochs=1, head_epochs=4)
-    train_task(
-        load_transformer(vit), "b", form_of(vit, (-2, 0, 2)), digits(96), settings, tmp_path,
-        lambda *each: reported.append(each),
-    )  # fmt: skip
-    assert [each for each in reported if each[1] < 1] == [(g, share) for g in (0, -2) for share in (0.25, 0.5, 0.75)]
+    form = form_of(vit, (-2, 0, 2))
+    train_task(load_transformer(vit), "b", form, digits(96), settings, tmp_path, reported.append)
+    shares = [(each.gamma, each.share) for each in reported if each.share < 1]
+    assert shares == [(g, share) for g in (0, -2) for share in (0.25, 0.5, 0.75)]
     assert settings.described()["head_epochs"] == "4"
     assert "head_epochs" not in QUICK.described()
 

@@ -86,7 +86,7 @@ def pretrain(
     Args:
         config: Configuration of the transformer.
         images: Images and their classes.
-        settings: Settings of the training; `profiled` is not used.
+        settings: Settings of the training; all epochs are trained, and `profiled` and `patience` are not used.
         progress: Called after every epoch with the share that is done.
         variation: Data augmentation.
         checkpoint: File that is written after every epoch, from which an interrupted training continues with the same
@@ -98,7 +98,8 @@ def pretrain(
         model = _Classifier(config, len(images.labels)).to(target_device)
     pixels, truth = Pixels(images, config.image), torch.from_numpy(images.truth).to(target_device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=settings.rate, weight_decay=_DECAY)
-    first = 0 if checkpoint is None else load_checkpoint(checkpoint, model, optimiser)
+    parts = {"task": model, "optimiser": optimiser}
+    first = 0 if checkpoint is None else load_checkpoint(checkpoint, parts)
     steps = settings.epochs * -(-len(images) // settings.batch)
     step = first * -(-len(images) // settings.batch)
     for epoch in range(first, settings.epochs):
@@ -119,6 +120,6 @@ def pretrain(
             optimiser.step()
             step += 1
         if checkpoint is not None:
-            save_checkpoint(checkpoint, epoch + 1, model, optimiser)
+            save_checkpoint(checkpoint, epoch + 1, parts)
         progress((epoch + 1) / settings.epochs)
     return Vit(config, {name: tensor.detach().cpu() for name, tensor in model.transformer.state_dict().items()})

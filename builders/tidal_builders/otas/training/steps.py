@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -33,19 +35,29 @@ def schedule(share: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * (share - _WARM_UP_SHARE) / (1 - _WARM_UP_SHARE)))
 
 
-def save_checkpoint(checkpoint: Path, epochs: int, trained: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+class Stateful(Protocol):
+    """Part of a training's state."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Restore the state."""
+
+
+def save_checkpoint(checkpoint: Path, epochs: int, parts: Mapping[str, Stateful]) -> None:
     """Write the state of a training after a number of epochs."""
-    state = {"epoch": epochs, "task": trained.state_dict(), "optimiser": optimiser.state_dict()}
+    state = {"epoch": epochs, **{name: part.state_dict() for name, part in parts.items()}}
     replace(checkpoint, partial(torch.save, state))
 
 
-def load_checkpoint(checkpoint: Path, trained: nn.Module, optimiser: torch.optim.Optimizer) -> int:
+def load_checkpoint(checkpoint: Path, parts: Mapping[str, Stateful]) -> int:
     """Restore the state that `save_checkpoint` wrote, if any; returns the number of finished epochs."""
     if not checkpoint.exists():
         return 0
     state = torch.load(checkpoint, weights_only=True)
-    trained.load_state_dict(state["task"])
-    optimiser.load_state_dict(state["optimiser"])
+    for name, part in parts.items():
+        part.load_state_dict(state[name])
     return int(state["epoch"])
 
 
@@ -61,3 +73,23 @@ def autocast(target_device: torch.device) -> AbstractContextManager[object]:
     if target_device.type == "cuda" or {"avx512_bf16", "amx_bf16"} & set(device.cpu().features):
         return torch.autocast(target_device.type, torch.bfloat16)
     return nullcontext()
+
+
+def prepared(model: nn.Module, target_device: torch.device) -> nn.Module:
+    """Return a frozen model for a device, with the products' weights in the type that `autocast` converts them to.
+
+    `autocast` would convert frozen weights again for every product; converted once, they give the same results.
+
+    Args:
+        model: The model, which is not changed.
+        target_device: Device of the result.
+    """
+    with autocast(target_device):
+        if not torch.is_autocast_enabled(target_device.type):
+            return model.to(target_device)
+        converted = torch.get_autocast_dtype(target_device.type)
+    found = copy.deepcopy(model).to(target_device)
+    for module in found.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            module.to(converted)
+    return found

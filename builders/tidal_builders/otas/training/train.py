@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
-from torch.nn import functional
 
 from tidal.otas.manifest import OtasForm
 from tidal.otas.tasks import Head, TaskParameters
-from tidal_builders.otas.training.images import FloatArray, IntArray, LabelledImages, Pixels
+from tidal_builders.otas.training.gamma import Examples, GammaTraining, TrainedEpoch
+from tidal_builders.otas.training.images import FloatArray, LabelledImages
 from tidal_builders.otas.training.settings import ImageTrainingSettings
-from tidal_builders.otas.training.steps import autocast, load_checkpoint, replace, save_checkpoint, schedule, shuffled
+from tidal_builders.otas.training.steps import prepared, replace
 from tidal_builders.otas.transformer import TransformerModel
 
-# Called with the γ that is being trained, and the share of its training that is done.
-Progress = Callable[[int, float], None]
+
+@dataclass(frozen=True, slots=True)
+class TrainedTask:
+    """Result of a training.
+
+    Attributes:
+        parameters: Heads and prompts.
+        epochs: Number of the epoch that was kept, by γ.
+    """
+
+    parameters: TaskParameters
+    epochs: Mapping[int, int]
 
 
 def train_task(
@@ -33,8 +43,10 @@ def train_task(
     images: LabelledImages,
     settings: ImageTrainingSettings,
     work: Path,
-    progress: Progress = lambda _gamma, _share: None,
-) -> TaskParameters:
+    progress: Callable[[TrainedEpoch], None] = lambda _: None,
+    *,
+    validation: LabelledImages | None = None,
+) -> TrainedTask:
     """Train a task separately for each γ of a model; heads of γ above 0 start from the head of γ = 0.
 
     Results and checkpoints are stored in `work`: an interrupted training continues with the same result.
@@ -46,111 +58,41 @@ def train_task(
         images: Images to train on.
         settings: Settings of the training.
         work: Folder for results and checkpoints; it may contain those of other trainings, and nothing is removed.
-        progress: Called after every epoch.
+        progress: Called after every epoch, and once for each γ that an earlier call has trained.
+        validation: Images with the same labels, whose accuracy ends the training of a γ; needed with `patience`.
     """
-    key = json.dumps([base, model.accumulate, images.digest, asdict(settings)], sort_keys=True)
+    used = [images.digest, *([] if validation is None else [validation.digest])]
+    key = json.dumps([base, model.accumulate, *used, asdict(settings)], sort_keys=True)
     folder = work / hashlib.sha256(key.encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     trained: dict[int, Mapping[str, torch.Tensor]] = {}
+    epochs: dict[int, int] = {}
     target_device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, pixels = model.to(target_device), Pixels(images, form.image)
+    frozen = cast(TransformerModel, prepared(model, target_device))
+    seen = Examples(images, frozen)
+    unseen = None if validation is None else Examples(validation, frozen)
     for gamma in sorted(form.gammas, key=abs):
         done = folder / f"{gamma}.safetensors"
         if not done.exists():
-            first = trained[0] if gamma > 0 else None
-            initial = _Task(model, gamma, len(images.labels), settings.seed, first)
-            parts = _train_gamma(model, gamma, initial.to(target_device), pixels, images, settings, folder, progress)
-            replace(done, partial(save_file, dict(parts)))
-            (folder / f"{gamma}.epoch").unlink(missing_ok=True)
+            training = GammaTraining(frozen, gamma, seen, unseen, settings, folder / f"{gamma}.epoch", progress)
+            kept = training.run(trained[0] if gamma > 0 else None)
+            described = {"epoch": str(kept.epoch), "accuracy": str(kept.accuracy)}
+            replace(done, partial(save_file, dict(kept.parameters), metadata=described))
+            training.checkpoint.unlink(missing_ok=True)
         trained[gamma] = load_file(done)
-        progress(gamma, 1.0)
-    model.to("cpu")
+        epochs[gamma], accuracy = _described(done)
+        progress(TrainedEpoch(gamma, epochs[gamma], settings.epochs_at(gamma), accuracy, ended=True))
     heads = {gamma: Head(_array(parts["head.weight"]), _array(parts["head.bias"])) for gamma, parts in trained.items()}
     prompts = {gamma: _array(parts["prompts"]) for gamma, parts in trained.items() if gamma > 0}
     own = {gamma: head for gamma, head in heads.items() if gamma != 0}
-    return TaskParameters(images.labels, heads[0], own, prompts)
+    return TrainedTask(TaskParameters(images.labels, heads[0], own, prompts), epochs)
 
 
-class _Task(nn.Module):
-    """Trained parameters of one γ; the head starts from `first`, or from zeros."""
-
-    def __init__(
-        self, model: TransformerModel, gamma: int, classes: int, seed: int, first: Mapping[str, torch.Tensor] | None
-    ) -> None:
-        super().__init__()
-        config = model.config
-        self.head = nn.Linear(config.width, classes)
-        with torch.no_grad():
-            for name, parameter in self.head.named_parameters():
-                parameter.copy_(torch.zeros(()) if first is None else first[f"head.{name}"])
-        # The range in which patch embeddings are initialised, as in VPT.
-        bound = math.sqrt(6 / (config.image.channels * math.prod(config.patch) + config.width))
-        values = torch.empty(config.layers, max(gamma, 0), config.width)
-        values.uniform_(-bound, bound, generator=torch.Generator().manual_seed(seed))
-        self.prompts = nn.Parameter(values) if gamma > 0 else None
-
-
-def _train_gamma(
-    model: TransformerModel,
-    gamma: int,
-    task: _Task,
-    pixels: Pixels,
-    images: LabelledImages,
-    settings: ImageTrainingSettings,
-    folder: Path,
-    progress: Progress,
-) -> Mapping[str, torch.Tensor]:
-    """Return the trained head and prompts of a γ, by their names in `_Task`."""
-    target_device, checkpoint = next(model.parameters()).device, folder / f"{gamma}.epoch"
-    truth = torch.from_numpy(images.truth).to(target_device)
-    if gamma > 0:
-
-        def logits(rows: IntArray) -> torch.Tensor:
-            assert task.prompts is not None
-            prompts = task.prompts.expand(len(rows), -1, -1, -1)
-            with autocast(target_device):
-                features = model(gamma, torch.from_numpy(pixels(rows)).to(target_device), prompts)
-                found: torch.Tensor = task.head(features)
-            return found.float()
-    else:
-        # Only the head is trained, so one pass over the images is enough.
-        features = _features(model, gamma, pixels, settings.batch, target_device)
-
-        def logits(rows: IntArray) -> torch.Tensor:
-            found: torch.Tensor = task.head(features[rows])
-            return found
-
-    epochs = settings.epochs_at(gamma)
-    steps = epochs * -(-len(images) // settings.batch)
-    decayed = [{"params": task.head.parameters(), "weight_decay": settings.decay}]
-    decayed += [] if task.prompts is None else [{"params": [task.prompts], "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(decayed, lr=settings.rate)
-    first = load_checkpoint(checkpoint, task, optimiser)
-    step = first * -(-len(images) // settings.batch)
-    for epoch in range(first, epochs):
-        for rows in shuffled(len(images), settings, epoch):
-            for group in optimiser.param_groups:
-                group["lr"] = settings.rate * schedule(step / steps)
-            loss = functional.cross_entropy(logits(rows), truth[rows])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            step += 1
-        if gamma > 0:
-            save_checkpoint(checkpoint, epoch + 1, task, optimiser)
-        progress(gamma, (epoch + 1) / epochs)
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in task.state_dict().items()}
-
-
-def _features(
-    model: TransformerModel, gamma: int, pixels: Pixels, batch: int, target_device: torch.device
-) -> torch.Tensor:
-    with torch.inference_mode(), autocast(target_device):
-        parts = [
-            model(gamma, torch.from_numpy(pixels(range(begin, min(begin + batch, len(pixels))))).to(target_device))
-            for begin in range(0, len(pixels), batch)
-        ]
-    return torch.cat(parts).float().clone()
+def _described(done: Path) -> tuple[int, float | None]:
+    """Return the epoch that was kept, and its accuracy on validation images if there were any."""
+    with safe_open(done, "pt") as file:
+        found = file.metadata()
+    return int(found["epoch"]), None if found["accuracy"] == "None" else float(found["accuracy"])
 
 
 def _array(tensor: torch.Tensor) -> FloatArray:
