@@ -54,7 +54,7 @@ def load(data: Path | None, how: Recipe | None = None) -> OtasArtefacts:
     if not (folder / _DONE).exists():
         option = "" if data is None else f" --data {data}"
         raise ArtefactsMissing(
-            f"there is no {folder / _DONE}: run python -m benchmarks.otas.prepare{option}, which takes half an hour"
+            f"there is no {folder / _DONE}: run python -m benchmarks.otas.prepare{option}, which takes one or two hours"
         )
     tasks = tuple(task.live() for task in _images(data, how, folder))
     return OtasArtefacts(folder, folder / "repository", tasks, digest)
@@ -176,7 +176,7 @@ def _digest(data: Path | None, how: Recipe) -> str:
 
 
 def main(data: Annotated[Path | None, typer.Option(help="Folder with cifar10 and clothing_small.")] = None) -> None:
-    """Train and build the models that `python -m benchmarks.otas` serves; about half an hour on two cores, once."""
+    """Train and build the models that `python -m benchmarks.otas` serves; one or two hours on two cores, once."""
     print(f"artefacts {prepare(data).digest}")
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.otas.__main__ import _add as add_compared
 from benchmarks.otas.inputs import ACCURACIES, GAMMAS, PROFILES, TABLE_2, Traces, loading_times, throughput
 from benchmarks.otas.live.systems import SYSTEMS
 from benchmarks.otas.optimum import Floats, most_allocated, most_earned
@@ -29,7 +30,7 @@ from benchmarks.otas.simulated import (
 )
 from benchmarks.otas.small_cases import allocation_gaps, heavy_profile, policy_gaps
 from benchmarks.plots.bars import Bars
-from benchmarks.report import machine
+from benchmarks.report import Report, machine
 from tidal.simulator.otas import QueryTrace
 
 
@@ -134,6 +135,20 @@ def test_a_short_comparison_is_shown(tmp_path: Path) -> None:
         ["INFaaS, as published", "44.3%"],
         ["INFaaS, as published, fast loading", "44.3%"],
     ]
+    report = Report("otas", True)
+    for each in found:
+        add_compared(report, each)
+    goals = {claim.name: claim.goal for claim in report.claims}
+    assert goals == {
+        "sim_utility_vs_pets[synthetic, figure 4]": ">= 1.18",
+        "sim_utility_vs_infaas[strong, synthetic, figure 4]": ">= 1.20",
+        "pareto_vs_paper_policy[synthetic, figure 4]": "> 1.0",
+        "sim_utility_vs_infaas[as published]": ">= 1.70",
+        "sim_utility_vs_infaas[as published, fast loading]": ">= 1.70",
+        "sim_utility_vs_pets[as published]": ">= 1.18",
+        "sim_utility_vs_infaas[strong]": ">= 1.20",
+        "pareto_vs_paper_policy[as published]": "> 1.0",
+    }
     document = {"machine": machine(), "measured": {each.title: kept(each) for each in found}}
     plot(document, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000

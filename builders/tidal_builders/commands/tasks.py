@@ -179,8 +179,8 @@ def train(
         int | None,
         typer.Option(
             min=1,
-            help="Stop training a γ after this many passes without a higher accuracy on validation images (a tenth of "
-            "the training images), and keep the best pass. Default: train all --epochs on all training images.",
+            help="Stop training a γ's prompts after this many passes without a higher accuracy on validation images (a "
+            "tenth of the training images), and keep the best pass. Default: all --epochs, on all training images.",
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Images per step.")] = 32,

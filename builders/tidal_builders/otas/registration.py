@@ -99,9 +99,8 @@ class TaskRegistration:
         )
         described = settings.described()
         if parts.validation is not None:
-            described["kept_epochs"] = ", ".join(
-                f"γ {gamma}: {epoch}" for gamma, epoch in sorted(trained.epochs.items())
-            )
+            kept = [f"γ {gamma}: {epoch}" for gamma, epoch in sorted(trained.epochs.items())]
+            described["kept_epochs"] = ", ".join(kept)
         made = OtasProvenance(source=str(data), settings=described)
         task = self._add(manifest, trained.parameters, parts.profiled, made)
         shutil.rmtree(work, ignore_errors=True)

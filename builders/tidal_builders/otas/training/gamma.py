@@ -111,7 +111,7 @@ class GammaTraining:
         model: Frozen transformer, see `steps.prepared`.
         gamma: The γ.
         images: Images to train on.
-        validation: Images whose accuracy ends the training; None without early stopping.
+        validation: Images whose accuracy ends the training of prompts and chooses the epoch; None without early stopping.
         settings: Settings of the training.
         checkpoint: File that is written after every epoch with prompts, from which an interrupted training continues
             with the same result; the caller has to remove it.
@@ -168,11 +168,12 @@ class GammaTraining:
         return next(self.model.parameters()).device
 
     def _stopping(self) -> EarlyStopping | None:
-        patience = self.settings.patience_at(self.gamma)
+        patience = self.settings.patience
         if patience is None:
             return None
         assert self.validation is not None, "early stopping needs validation images"
-        return EarlyStopping(patience)
+        # An epoch of a head alone takes milliseconds, and its accuracy may rise late.
+        return EarlyStopping(patience if self.gamma > 0 else self.settings.epochs_at(self.gamma))
 
     def _inputs(self, examples: Examples) -> _Inputs:
         """Return what the trained part receives: embedded images for prompts, or features, which are computed once."""

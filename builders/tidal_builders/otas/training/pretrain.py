@@ -16,7 +16,7 @@ from tidal.errors import InvalidArgument
 from tidal.otas.images import ByteArray
 from tidal_builders.otas.training.images import LabelledImages, Pixels
 from tidal_builders.otas.training.settings import ImageTrainingSettings
-from tidal_builders.otas.training.steps import autocast, load_checkpoint, save_checkpoint, schedule, shuffled
+from tidal_builders.otas.training.steps import Stateful, autocast, load_checkpoint, save_checkpoint, schedule, shuffled
 from tidal_builders.otas.transformer import TransformerModel
 from tidal_builders.otas.vit import Vit, VitConfig
 
@@ -98,7 +98,7 @@ def pretrain(
         model = _Classifier(config, len(images.labels)).to(target_device)
     pixels, truth = Pixels(images, config.image), torch.from_numpy(images.truth).to(target_device)
     optimiser = torch.optim.AdamW(model.parameters(), lr=settings.rate, weight_decay=_DECAY)
-    parts = {"task": model, "optimiser": optimiser}
+    parts: dict[str, Stateful] = {"task": model, "optimiser": optimiser}
     first = 0 if checkpoint is None else load_checkpoint(checkpoint, parts)
     steps = settings.epochs * -(-len(images) // settings.batch)
     step = first * -(-len(images) // settings.batch)

@@ -16,9 +16,9 @@ class ImageTrainingSettings:
         rate: Largest learning rate; it rises over the first tenth of the steps and falls to 0.
         decay: Weight decay of heads.
         profiled: Share of the images that are not used for training, to measure accuracies on.
-        patience: Number of epochs without a higher accuracy on validation images after which training ends and the best
-            epoch is kept; None: all epochs are trained, and the last one is kept. With `head_epochs` it is as many
-            times longer where only a head is trained as that is than `epochs`.
+        patience: Number of epochs without a higher accuracy on validation images after which the training of prompts
+            ends and the best epoch is kept. Heads alone are trained for all their epochs, and the best is kept too.
+            None: all epochs are trained, and the last one is kept.
         validated: Share of the other images that are validation images, if there is a `patience`.
         seed: Random seed.
     """
@@ -42,7 +42,3 @@ class ImageTrainingSettings:
     def epochs_at(self, gamma: int) -> int:
         """Return the number of epochs for a γ."""
         return self.epochs if gamma > 0 or self.head_epochs is None else self.head_epochs
-
-    def patience_at(self, gamma: int) -> int | None:
-        """Return the patience for a γ."""
-        return None if self.patience is None else max(1, round(self.patience * self.epochs_at(gamma) / self.epochs))

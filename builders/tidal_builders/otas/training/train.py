@@ -59,7 +59,7 @@ def train_task(
         settings: Settings of the training.
         work: Folder for results and checkpoints; it may contain those of other trainings, and nothing is removed.
         progress: Called after every epoch, and once for each γ that an earlier call has trained.
-        validation: Images with the same labels, whose accuracy ends the training of a γ; needed with `patience`.
+        validation: Images with the same labels, by whose accuracy an epoch is kept; needed with `patience`.
     """
     used = [images.digest, *([] if validation is None else [validation.digest])]
     key = json.dumps([base, model.accumulate, *used, asdict(settings)], sort_keys=True)
