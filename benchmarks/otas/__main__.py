@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.otas import prompt_forms, simulated
+from benchmarks.otas import prompt_forms, simulated, simulated_claims
 from benchmarks.otas.decisions import decision_times
 from benchmarks.otas.inputs import ASSUMED, GAMMAS, INFERRED, PROFILES, READ_OFF, Traces, loading_times
 from benchmarks.otas.live import run as live
@@ -16,15 +16,6 @@ from benchmarks.otas.live.artefacts import ArtefactsMissing
 from benchmarks.otas.live.rounds import FULL, QUICK
 from benchmarks.otas.plot import plot
 from benchmarks.otas.prepare import load
-from benchmarks.otas.simulated import (
-    FAST_INFAAS,
-    INFAAS,
-    OTAS,
-    PARETO,
-    PETS,
-    PUBLISHED_INFAAS,
-    ComparedPolicies,
-)
 from benchmarks.otas.small_cases import Gaps, allocation_gaps, policy_gaps
 from benchmarks.report import Claim, Report, progress
 
@@ -62,7 +53,7 @@ def main(
     loading_s = loading_times(report.measured.get("live"))
     print("loading times as live: " + ", ".join(f"{size} {took:.2f} s" for size, took in loading_s.items()))
     for compared in simulated.compare(traces, loading_s):
-        _add(report, compared)
+        simulated_claims.add(report, compared)
     report.finish(json)
     if json is not None:
         plot(report.document(), json.with_suffix(".png"))
@@ -103,34 +94,6 @@ def _gaps(report: Report, quick: bool) -> None:
     whole, alone = found["whole policies"], found["Algorithm 2 alone"]
     note = f"{whole.cases} cases; for given batches {alone.closed:.3f}"
     report.claims.append(Claim("pareto_gap_closed", ">= 0.5", whole.closed, note=note))
-
-
-def _add(report: Report, compared: ComparedPolicies) -> None:
-    report.add_table(compared.title, simulated.COLUMNS, simulated.rows(compared))
-    title = f"{compared.title}: share of executed queries by γ"
-    report.add_table(title, ["policy", *map(str, GAMMAS)], simulated.gamma_rows(compared))
-    report.measured[compared.title] = simulated.kept(compared)
-    if compared.as_published:
-        columns = ["share of the utility offered", "published", "simulated"]
-        report.add_table("as published: utility beside the paper's", columns, simulated.beside_the_paper(compared))
-        case, strong = "as published", "strong"
-        _add_claim(report, compared, f"sim_utility_vs_infaas[{case}]", PUBLISHED_INFAAS, 1.7, "+72.5%")
-        _add_claim(report, compared, f"sim_utility_vs_infaas[{case}, fast loading]", FAST_INFAAS, 1.7, "+72.5%")
-    else:
-        case = f"{compared.trace}, {compared.profile}"
-        strong = f"strong, {case}"
-    paper = "+18.2%" if compared.trace == "synthetic" else "up to +90.1%"
-    _add_claim(report, compared, f"sim_utility_vs_pets[{case}]", PETS, 1.18, paper)
-    _add_claim(report, compared, f"sim_utility_vs_infaas[{strong}]", INFAAS, 1.2, None)
-    report.claims.append(Claim(f"pareto_vs_paper_policy[{case}]", "> 1.0", compared.over(PARETO, OTAS)))
-
-
-def _add_claim(
-    report: Report, compared: ComparedPolicies, name: str, other: str, goal: float, paper: str | None
-) -> None:
-    """Add what pareto, the policy that serves where none is named, earns over a system."""
-    note = f"pareto; paper {compared.over(OTAS, other):.3f}"
-    report.claims.append(Claim(name, f">= {goal:.2f}", compared.over(PARETO, other), paper, note))
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ PUBLISHED_SIZES = (math.inf, _UNCHANGED, _PROMPTED)
 LIVE_SIZES = {"ViT-Small": "size_small", "ViT-Base": "size_base", "ViT-Large": "size_large"}
 #: Utility on the synthetic trace: OTAS's as published, the others' from what it gains over them (18.2 and 72.5 %).
 PUBLISHED_UTILITY = {"OTAS": 1.46e5, "PetS": 1.46e5 / 1.182, "INFaaS": 1.46e5 / 1.725}
-#: What its queries are worth: 350 a second for 30 minutes, of Table II's types in equal parts.
+#: Utility of all its queries: 350 a second for 30 minutes, of Table II's types in equal parts.
 PUBLISHED_OFFERED = 350 * 1800 * sum(each.utility for each in TABLE_2) / len(TABLE_2)
 
 READ_OFF = (

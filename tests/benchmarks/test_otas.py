@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.otas.__main__ import _add as add_compared
+from benchmarks.otas import simulated_claims
 from benchmarks.otas.inputs import ACCURACIES, GAMMAS, PROFILES, TABLE_2, Traces, loading_times, throughput
 from benchmarks.otas.live.systems import SYSTEMS
 from benchmarks.otas.optimum import Floats, most_allocated, most_earned
@@ -137,7 +137,7 @@ def test_a_short_comparison_is_shown(tmp_path: Path) -> None:
     ]
     report = Report("otas", True)
     for each in found:
-        add_compared(report, each)
+        simulated_claims.add(report, each)
     goals = {claim.name: claim.goal for claim in report.claims}
     assert goals == {
         "sim_utility_vs_pets[synthetic, figure 4]": ">= 1.18",

@@ -17,8 +17,11 @@ from benchmarks.otas.live.bounds import adaptation_gain, expected_utilities, mos
 from benchmarks.otas.live.load import ON_THE_WAY_S, OtasLoad, make_load, schedule_of, types_of
 from benchmarks.otas.live.outcome import Watch, outcome_of
 from benchmarks.otas.live.repository import fixed_model, only, write_repository
+from benchmarks.otas.live.rounds import OtasRun, OtasSize
+from benchmarks.otas.live.run import measure
 from benchmarks.otas.live.sending import Answers, sending
-from benchmarks.otas.live.systems import INFAAS, TOME, OtasBench
+from benchmarks.otas.live.systems import INFAAS, PARETO, SYSTEMS, TOME, OtasBench
+from benchmarks.report import Report
 from testing.tiny_vision import build, random_parameters, write_source
 from testing.vits import tiny_vit
 from tests.benchmarks.otas_runs import ACCURACIES, TASKS, TYPES
@@ -205,3 +208,25 @@ def test_a_load_through_the_server(tmp_path: Path) -> None:
         assert (switched.mean_batch, switched.busy) == (None, None)
         present = {each.name for each in server.control.index() if each.state == "READY"}
         assert present == {fixed_model(-4)}
+
+
+@pytest.mark.server
+def test_a_whole_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDAL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    size = OtasSize(rounds=1, seconds=2, capacity_s=0.2, scales=(1.4,), searched=False)
+    report = Report("otas", True)
+    kept = measure(report, artefacts(tmp_path), size)
+    assert OtasRun.read(kept).measured == len(SYSTEMS)
+    assert {claim.name for claim in report.claims} == {
+        "live_utility_vs_pets[1.4]", "live_utility_vs_infaas[1.4]", "live_utility_vs_infaas[1.4, resident]",
+        "live_utility_vs_best_fixed[1.4]",
+    }  # fmt: skip
+    goals = {claim.name: float(claim.goal.split()[1]) for claim in report.claims}
+    assert goals["live_utility_vs_pets[1.4]"] <= 1.18
+    assert goals["live_utility_vs_best_fixed[1.4]"] <= 1.05
+    (found,) = report.measured["live"]["rounds"]
+    (most,) = report.measured["live"]["oracle"]["1.4"]
+    assert found["capacities"]["1.4"] > 0
+    assert 0 < most <= found["outcomes"]["1.4"][PARETO]["offered"]
+    assert any("oracle" in str(table.title) for table in report.tables)

@@ -111,7 +111,8 @@ class GammaTraining:
         model: Frozen transformer, see `steps.prepared`.
         gamma: The γ.
         images: Images to train on.
-        validation: Images whose accuracy ends the training of prompts and chooses the epoch; None without early stopping.
+        validation: Images whose accuracy ends the training of prompts, and chooses the epoch that is kept; None without
+            early stopping.
         settings: Settings of the training.
         checkpoint: File that is written after every epoch with prompts, from which an interrupted training continues
             with the same result; the caller has to remove it.
