@@ -23,6 +23,7 @@ from benchmarks.compositions import decoder_tasks, shared_level, shared_prepare
 from benchmarks.compositions import plot as compositions
 from benchmarks.encoders import plot as encoders
 from benchmarks.flover import plot as flover
+from benchmarks.flover.peers import plot as flover_peers
 from benchmarks.gateway import plot as gateway
 from benchmarks.otas import plot as otas
 from benchmarks.pets import plot as pets
@@ -54,6 +55,7 @@ FIGURES: dict[str, Draw] = {
     "intel-xeon-amx/cluster": cluster.plot,
     "intel-xeon-amx/emulated": emulated.plot,
     "intel-xeon-amx/encoders": encoders.save,
+    "intel-xeon-amx/flover_peers": flover_peers.plot,
     "intel-xeon-amx/inflation": inflation.plot,
     "intel-xeon-amx/replan": cluster.plot_replan,
     "intel-xeon-amx/request_path": request_path.save,

@@ -14,10 +14,11 @@ from benchmarks.flover.peers import __main__ as program
 from benchmarks.flover.peers import decoders
 from benchmarks.flover.peers.cases import PeerLoads
 from benchmarks.flover.peers.measuring import PrecisionRun
-from benchmarks.flover.peers.outcome import make_claims, ratio
+from benchmarks.flover.peers.outcome import add_tables, make_claims, ratio
 from benchmarks.flover.peers.plot import plot
 from benchmarks.flover.peers.requests import Timeline
 from benchmarks.flover.peers.worker_process import PeerFailed, Worker
+from benchmarks.report import Report
 
 _ECHO = """
 import json, sys
@@ -116,9 +117,12 @@ def test_claims_of_long_prompts_memory_and_precisions() -> None:
             "latency, recorded": ([1.0], [2.0]), "first token, recorded": ([1.0], [4.0]),
         }
     )  # fmt: skip
+    run.figures["gap p99 beside, ratio"] = {"Tidal": [1.5]}  # the peer's was not measured
     run.sequences = {"bf16": {"Tidal": 100.0, "OpenVINO GenAI": 80.0}}
     faster = run_of(**{"tokens/s[1]": ([5.0, 5.0], [3.0, 3.0])})
     claims = {each.name: each for each in make_claims({"bf16": run, "int4": faster}, "")}
+    assert "the peer's: not measured" in claims["itl_p99_during_8k_prefill_ratio[bf16]"].note
+    add_tables(Report("flover_peers", quick=True), "a decoder", "bf16", run)
     assert claims["prefill_8k_vs_best_peer[bf16]"].measured == 1.5
     assert not claims["prefill_8k_vs_best_peer[bf16]"].holds
     assert claims["itl_p99_during_8k_prefill_ratio[bf16]"].measured == 1.5
