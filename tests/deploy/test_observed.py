@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 Ask = Callable[[Client, Observed, str], Any]
 ASK: dict[str, Ask] = {
-    "arlo": lambda client, _, name: client.classify_many("tiny", ["good", "good bad"], request_id=name),
+    "arlo": lambda client, _, name: client.classify_many("tiny", ["good", "good " * 40], request_id=name),
     "tabi": lambda client, _, name: client.classify("cascade", "good bad good", request_id=name),
     "pets": lambda client, _, name: client.classify("encoder", "good", task="lora_0", request_id=name),
     "otas": lambda client, observed, name: client.classify_image(
@@ -32,7 +32,7 @@ ASK: dict[str, Ask] = {
 }
 #: What each system adds to a line, by field.
 OWN: dict[str, dict[str, Any]] = {
-    "arlo": {"rows": 2, "tokens": 7, "max_length": [16, 16]},
+    "arlo": {"rows": 2, "tokens": 45, "max_length": [16, 64]},
     "tabi": {"rows": 1, "tokens": 5},
     "pets": {"rows": 1, "tokens": 3, "task": "lora_0"},
     "otas": {"rows": 1, "tokens": None, "task": "animals"},
