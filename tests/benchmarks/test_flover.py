@@ -315,27 +315,26 @@ def prompt(first: int) -> Ids:
 
 def test_tokens_wait_for_later_ones_but_the_first_and_the_end_do_not() -> None:
     parts: list[list[int]] = []
-
-    def send(_sender: object, tokens: list[int], _finish: str) -> None:
-        parts.append(tokens)
-        time.sleep(0.02)  # so that the next ones are due 0.1 s later
-
-    outbox = Outbox(send, lambda *_: None, lambda: None)
+    outbox = Outbox(lambda _sender, tokens, _finish: parts.append(tokens), lambda *_: None, lambda: None)
     thread = threading.Thread(target=outbox.run)
     thread.start()
-    job = outbox.open("a", prompt(0), 6)
-    job.add(0)
+    outbox._pacer.due = time.monotonic() + 1000
+    late, due = outbox.open("a", prompt(0), 4), outbox.open("b", prompt(0), 3)
+    late.add(0)
     until(lambda: len(parts) == 1)
-    job.add(1)  # nothing was delayed before: it is due
+    late.add(1)
+    late.add(2)
+    time.sleep(0.05)
+    assert parts == [[0]]
+    late.add(3)
     until(lambda: len(parts) == 2)
-    for token in (2, 3, 4):
-        job.add(token)
-    until(lambda: len(parts) == 3)
-    job.add(5)
-    until(lambda: len(parts) == 4)
+    outbox._pacer.due = 0.0
+    for token in (5, 6):
+        due.add(token)
+        until(lambda token=token: parts[-1] == [token])  # type: ignore[misc]
     outbox.close()
     thread.join(5)
-    assert parts == [[0], [1], [2, 3, 4], [5]]
+    assert parts == [[0], [1, 2, 3], [5], [6]]
 
 
 def test_an_instance_generates_for_one_request(sent: Sent) -> None:

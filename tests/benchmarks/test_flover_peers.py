@@ -6,6 +6,7 @@ import json
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +14,7 @@ from benchmarks.environments import GENAI, why_not
 from benchmarks.flover.peers import __main__ as program
 from benchmarks.flover.peers import decoders
 from benchmarks.flover.peers.cases import PeerLoads
+from benchmarks.flover.peers.decoders import Precision
 from benchmarks.flover.peers.measuring import PrecisionRun
 from benchmarks.flover.peers.outcome import add_tables, make_claims, ratio
 from benchmarks.flover.peers.plot import plot
@@ -56,6 +58,29 @@ def test_a_process_answers_calls_and_reports_failures(tmp_path: Path) -> None:
             worker.call("fail")
         with pytest.raises(PeerFailed, match="'end' ended the process: the reason"):
             worker.call("end")
+
+
+class ExportOf:
+    """A peer whose exported graph has a number of bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def call(self, _name: str, **_arguments: object) -> int:
+        return self.size
+
+
+@pytest.mark.parametrize(("precision", "most"), [("int8", 600), ("int4", 500)])
+def test_a_graph_that_is_not_compressed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Precision, most: int
+) -> None:
+    monkeypatch.setenv("TIDAL_CACHE", str(tmp_path))
+    decoder = decoders.SMALL[0]
+    decoder.source.mkdir(parents=True)
+    (decoder.source / "model.safetensors").write_bytes(bytes(1000))
+    decoder._export(cast(Any, ExportOf(most)), precision)
+    with pytest.raises(PeerFailed, match=f"the graph of {precision} has {most + 1} bytes of weights, more than {most}"):
+        decoder._export(cast(Any, ExportOf(most + 1)), precision)
 
 
 def test_cases_are_equal_by_seed_and_have_the_lengths() -> None:

@@ -152,5 +152,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # `requests.py` beside this file would be imported instead of the package of that name.
     sys.path[:] = [each for each in sys.path if Path(each) != Path(__file__).parent]
     main()
