@@ -18,12 +18,12 @@ from testing.requests import make_context
 from testing.waiting import until
 from tests.arlo.conftest import Built
 from tidal.arlo.embedded import EmbeddedCall, EmbeddedModels, LoadedModel, LocalService, load_embedded
-from tidal.arlo.model import EncoderModel, open_model
+from tidal.arlo.model import EncoderModel, EncoderRun, open_model
 from tidal.arlo.policies import ArloBatch, PolymorphicPolicy
 from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import Cancelled, Internal, InvalidArgument, TidalError, Unavailable
 from tidal.metrics import Metrics
-from tidal.requests import Array, PendingRequest
+from tidal.requests import PendingRequest
 from tidal.service import ServiceContext
 
 LOG = logging.getLogger("test")
@@ -125,8 +125,8 @@ def test_outputs_equal_those_of_its_engines(models: EmbeddedModels[int], built: 
 
 def wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let threads wait for batches for so long that no pause of the machine ends the wait."""
-    for limit in ("_HERE_S", "_SHORT_S", "_ALONE_S"):
-        monkeypatch.setattr(f"tidal.arlo.service.{limit}", 60.0)
+    for limit in ("HERE_S", "SHORT_S", "ALONE_S"):
+        monkeypatch.setattr(f"tidal.arlo.submitter_wait.{limit}", 60.0)
 
 
 def test_a_thread_that_may_wait_passes_short_calls_on_itself(
@@ -194,15 +194,13 @@ def test_answers_of_a_batch_are_passed_on_together(
     models: EmbeddedModels[int], ended: Ended, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[int] = []
-    run = EncoderModel.run
+    start = EncoderModel.start
 
-    def counting(
-        self: EncoderModel, lane: int, runtime: int, rows: Sequence[TokenRow], *more: float
-    ) -> dict[str, Array]:
+    def counting(self: EncoderModel, lane: int, runtime: int, rows: Sequence[TokenRow]) -> EncoderRun | None:
         batches.append(len(rows))
-        return run(self, lane, runtime, rows, *more)
+        return start(self, lane, runtime, rows)
 
-    monkeypatch.setattr(EncoderModel, "run", counting)
+    monkeypatch.setattr(EncoderModel, "start", counting)
     models.submit("tiny", 1, [make(number, 8) for number in range(48)])
     ended.wait(48)
     assert max(batches) > 1
@@ -214,11 +212,11 @@ def test_answers_of_a_batch_are_passed_on_together(
 def test_an_engine_that_fails_ends_its_calls_alone(
     models: EmbeddedModels[int], ended: Ended, monkeypatch: pytest.MonkeyPatch, failures: list[BaseException]
 ) -> None:
-    def broken(*_: object) -> dict[str, Array]:
+    def broken(*_: object) -> EncoderRun:
         raise ValueError("boom")
 
     with monkeypatch.context() as patch:
-        patch.setattr(EncoderModel, "run", broken)
+        patch.setattr(EncoderModel, "start", broken)
         models.submit("tiny", 1, [make(number, 4) for number in range(10)])
         assert {str(error_of(call)) for call in ended.wait(10)} == {"the engine failed: boom"}
     models.submit("tiny", 1, [make(10, 4)])

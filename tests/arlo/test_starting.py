@@ -108,7 +108,7 @@ def answered(requests: Sequence[Request]) -> bool:
 def test_a_short_batch_is_answered_by_the_submitting_thread(
     tmp_path: Path, engine: Engine, failures: list[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidal.arlo.service._HERE_S", 60.0)  # the thread is not interrupted for so long
+    monkeypatch.setattr("tidal.arlo.submitter_wait.HERE_S", 60.0)  # the thread is not interrupted for so long
     service = make_service(tmp_path, engine, 0.5, failures)
     requests = [Request(number, length=3 + number) for number in range(2 * MAX_BATCH + 1)]
     service.submit(requests)
@@ -131,7 +131,7 @@ def test_a_long_batch_is_answered_by_a_worker(tmp_path: Path, engine: Engine, fa
 def test_a_batch_that_runs_alone_is_answered_by_the_submitting_thread_unless_queries_have_deadlines(
     tmp_path: Path, engine: Engine, failures: list[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidal.arlo.service._ALONE_S", 60.0)  # the thread is not interrupted for so long
+    monkeypatch.setattr("tidal.arlo.submitter_wait.ALONE_S", 60.0)  # the thread is not interrupted for so long
     service = make_service(tmp_path, engine, 10.0, failures)
     for latency_ms, here in ((None, True), (60_000.0, False), (None, False)):
         request = Request(latency_ms=latency_ms)
@@ -144,8 +144,8 @@ def test_a_batch_that_runs_alone_is_answered_by_the_submitting_thread_unless_que
 def test_submissions_of_one_request_each_do_not_wait_and_share_a_batch(
     tmp_path: Path, engine: Engine, failures: list[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidal.arlo.service._HERE_S", 60.0)
-    monkeypatch.setattr("tidal.arlo.service._ALONE_S", 60.0)
+    monkeypatch.setattr("tidal.arlo.submitter_wait.HERE_S", 60.0)
+    monkeypatch.setattr("tidal.arlo.submitter_wait.ALONE_S", 60.0)
     service = make_service(tmp_path, engine, 0.5, failures, grouped=False)
     engine.free.clear()
     requests = [Request(number) for number in range(1 + MAX_BATCH)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import threading
 import time
@@ -30,6 +31,7 @@ from tests.engines.support import (
 from tidal.device import gpu, has_gpu
 from tidal.engines import Artifact, Engine, EngineKind, Precision, available_kinds, choose_device, open_engines
 from tidal.engines.base import AsyncEngine
+from tidal.engines.openvino import OpenVinoEngine
 from tidal.errors import InvalidArgument, Unsupported
 
 Artifacts = Callable[[Setup, Precision], Artifact]
@@ -182,6 +184,28 @@ def test_contexts_run_at_the_same_time(setup: Setup, artifact: Artifacts, refere
         for results in pool.map(work, engines):
             for i, logits in enumerate(results):
                 np.testing.assert_allclose(logits, expected[i % 12], atol=1e-3)
+
+
+def test_further_runs_wait_in_an_engine_that_queues(artifact: Artifacts, reference: Reference) -> None:
+    engines = open_engines(artifact(Setup("openvino", "cpu"), "fp32"), contexts=1, threads=1, queued=2)
+    assert len(engines) == 3
+    batches = [make_batch(MAX_BATCH, 8 + i, seed=i) for i in range(3)]
+    runs = [cast(AsyncEngine, engine).start(batch) for engine, batch in zip(engines, batches, strict=True)]
+    for batch, run in zip(batches, runs, strict=True):
+        outputs = run.wait()
+        assert outputs is not None
+        np.testing.assert_allclose(outputs["logits"], reference(batch), atol=1e-3)
+
+
+@pytest.mark.parametrize(("contexts", "threads"), [(1, 1), (1, "all"), ("all", 1)])
+def test_engines_with_a_thread_on_every_core_are_pinned(
+    artifact: Artifacts, contexts: int | str, threads: int | str
+) -> None:
+    cores = len(os.sched_getaffinity(0))
+    counts = [cores if each == "all" else int(each) for each in (contexts, threads)]
+    engine, *_ = open_engines(artifact(Setup("openvino", "cpu"), "fp32"), contexts=counts[0], threads=counts[1])
+    pinned = cast(OpenVinoEngine, engine).compiled.get_property("ENABLE_CPU_PINNING")
+    assert pinned == (threads == "all" and cores > 1)
 
 
 def test_other_threads_run_during_a_run(setup: Setup, artifact: Artifacts) -> None:

@@ -130,36 +130,60 @@ class TestSelection:
         assert late[-1000:].count(0) >= 950
 
 
+def test_lanes_that_are_drained_queue_no_batches() -> None:
+    policy = LanePolicy(1, 2, queued=1)
+    cost = {policy.wide: 2.0, policy.narrow: 1.0}
+    running: list[int] = []
+    for _ in range(40):
+        while policy.free or policy.queues:
+            mode = policy.select(cost.__getitem__)
+            assert mode is policy.narrow
+            running.append(policy.start(mode, 1))
+        assert len(running) == 3
+        policy.finished(running.pop(0), 1.0, 1.0)
+    cost[policy.narrow] = 9.0
+    while policy.queues and (mode := policy.select(cost.__getitem__)) is not None:
+        running.append(policy.start(mode, 1))
+        policy.finished(running.pop(0), 1.0, 1.0)
+    while running:
+        assert not policy.free
+        assert not policy.queues
+        policy.finished(running.pop(0), 1.0, 1.0)
+    assert policy.free
+
+
 @given(
     costs=st.lists(st.tuples(st.floats(0.1, 9), st.floats(0.1, 9)), min_size=1, max_size=300),
     took=st.lists(st.one_of(st.none(), st.floats(1e-3, 20)), min_size=1, max_size=30),
     ends=st.lists(st.booleans(), min_size=1, max_size=30),
     wide=st.integers(1, 2),
     narrow=st.integers(0, 4),
+    queued=st.integers(0, 2),
 )
 @settings(max_examples=150, deadline=None)
 def test_modes_never_mix_lanes_are_never_shared_and_work_never_stops(
-    costs: list[tuple[float, float]], took: list[float | None], ends: list[bool], wide: int, narrow: int
+    costs: list[tuple[float, float]], took: list[float | None], ends: list[bool], wide: int, narrow: int, queued: int
 ) -> None:
-    policy = LanePolicy(wide, narrow)
+    policy = LanePolicy(wide, narrow, queued)
     running: list[int] = []
     for (wide_cost, narrow_cost), took_s, end in zip(costs, itertools.cycle(took), itertools.cycle(ends), strict=False):
         if not running:
             assert policy.free
-        if policy.free:
+        if policy.free or policy.queues:
             policy.note_arrival(len(running))
             by_mode = {policy.wide: wide_cost, policy.narrow: narrow_cost}
             mode = policy.select(by_mode.__getitem__)
             if mode is None:
                 assert running
                 assert not policy.free
+                assert not policy.queues
             else:
                 lane = policy.start(mode, 1)
                 assert lane not in running
                 assert {each < wide for each in running} <= {lane < wide}
                 running.append(lane)
         assert policy.busy == len(running) <= policy.max_concurrency
-        if running and (end or not policy.free):
+        if running and (end or not (policy.free or policy.queues)):
             policy.finished(running.pop(0), 1.0, took_s)
 
 

@@ -139,7 +139,8 @@ class BatchExecution:
             return self._runner.run(batch.lane, batch.runtime, [row.tokens for row in rows], deadline)
 
     def _record(self, started: StartedBatch, outputs: dict[str, Array]) -> Outcome:
-        batch, rows, now = started.batch, started.rows, started.now
+        batch, rows = started.batch, started.rows
+        now = started.now if batch.began is None else batch.began
         took = time.monotonic() - now
         runtime = self._manifest.runtimes[batch.runtime]
         lengths = [row.length for row in rows]

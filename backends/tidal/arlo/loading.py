@@ -9,7 +9,7 @@ from typing import Protocol
 from tidal.arlo.front import open_front
 from tidal.arlo.manifest import ArloManifest, load_arlo_manifest
 from tidal.arlo.metrics import publish_objective
-from tidal.arlo.model import open_model
+from tidal.arlo.model import open_model, queued_batches
 from tidal.arlo.parameters import SLO_LATENCIES, ArloParameters
 from tidal.arlo.policies import (
     SERVED_DEPTH,
@@ -92,6 +92,7 @@ def load_polymorphic(context: ServiceContext, parameters: ArloParameters) -> Sta
             max_batch=min(runtime.max_batch for runtime in manifest.runtimes),
             service_weight=parameters.service_weight,
             overhead_s=_BATCH_OVERHEAD_S,
+            queued=queued_batches(manifest),
         )
         return ArloService(fresh, manifest, model.tokenizer, policy, model, cutter, replied)
 

@@ -17,7 +17,7 @@ from tidal.arlo.shapes import shape_length, shape_lengths
 from tidal.encoder_tasks import task_entry
 from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.engine_model.manifest import Runtime
-from tidal.engines import Engine, open_engines
+from tidal.engines import Engine, engine_entry, open_engines
 from tidal.engines.base import AsyncEngine, StartedRun
 from tidal.profiles import LatencyProfile
 from tidal.text import TextTokenizer
@@ -161,14 +161,23 @@ def open_model(version_dir: Path, *, truncate: bool = False, longest: int | None
     manifest = load_arlo_manifest(version_dir)
     manifest.check(version_dir, device.here(manifest.device.kind))
     engines: list[tuple[Engine, ...]] = []
-    for profile in (manifest.profile, manifest.parallel):
-        if profile is not None:
-            engines += _open_lanes(manifest, version_dir, profile)
+    engines += _open_lanes(manifest, version_dir, manifest.profile)
+    if manifest.parallel is not None:
+        engines += _open_lanes(manifest, version_dir, manifest.parallel, queued_batches(manifest))
     tokenizer = open_text_tokenizer(manifest, version_dir, truncate=truncate, longest=longest)
     locks = tuple(threading.Lock() for _ in engines)
     model = EncoderModel(manifest, tokenizer, tuple(engines), locks)
     model.warm_up()
     return model
+
+
+def queued_batches(manifest: ArloManifest) -> int:
+    """Number of batches that are started while all engines with one thread run.
+
+    Only where all of them run on one compiled model: others would not wait for its contexts.
+    """
+    queues = engine_entry(manifest.engine).queues_runs and manifest.parallel is not None and not manifest.static_upto
+    return 1 if queues else 0
 
 
 def open_text_tokenizer(
@@ -187,7 +196,9 @@ def open_text_tokenizer(
     return TextTokenizer(file, manifest.max_length, truncate=truncate, offsets=offsets, longest=longest)
 
 
-def _open_lanes(manifest: ArloManifest, version_dir: Path, profile: LatencyProfile) -> list[tuple[Engine, ...]]:
+def _open_lanes(
+    manifest: ArloManifest, version_dir: Path, profile: LatencyProfile, queued: int = 0
+) -> list[tuple[Engine, ...]]:
     """Open the engines of each lane of a profile, as one tuple by runtime per lane."""
     opened: dict[object, tuple[Engine, ...]] = {}
     by_runtime = []
@@ -200,6 +211,6 @@ def _open_lanes(manifest: ArloManifest, version_dir: Path, profile: LatencyProfi
                 key=lambda r: r.max_length,
             )
             artifact = manifest.artifact(widest if runtime.dynamic else runtime, version_dir)
-            opened[key] = open_engines(artifact, contexts=profile.concurrency, threads=profile.threads)
+            opened[key] = open_engines(artifact, contexts=profile.concurrency, threads=profile.threads, queued=queued)
         by_runtime.append(opened[key])
     return list(zip(*by_runtime, strict=True))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import deque
@@ -16,6 +15,7 @@ from tidal.arlo.metrics import ArloMetrics
 from tidal.arlo.policies import ArloBatch, PlacementPolicy
 from tidal.arlo.rows import RowBuilder
 from tidal.arlo.runner import BatchRunner
+from tidal.arlo.submitter_wait import SubmitterWait
 from tidal.encoder_tasks.cutting import Cutter
 from tidal.encoder_tasks.metrics import AnswerMetrics
 from tidal.encoder_tasks.token_rows import TokenRow
@@ -32,25 +32,14 @@ _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 # A query that so many processes crashed on may be the cause, so it is not run again.
 _MAX_CRASHES = 3
-# Longest time that a submitting thread waits for batches, and the longest expected latency of those that it waits for.
-# It hides later arrivals from the policy for that time, as `tidal.triton.answer_list` does.
-_HERE_S = 1e-3
-_HERE_PER_ROW_S = 0.3e-3
-_SHORT_S = 1e-3
-_SHORT_PER_ROW_S = 0.1e-3
-# Both while a batch runs alone and no query waits: a later arrival could not start before it has ended, and is not one
-# that a full queue refuses. Deadlines count from the time at which the service sees a query, so there is no such wait
-# for so many seconds after a query with a deadline.
-_ALONE_S = 25e-3
-_WITHOUT_DEADLINES_S = 10.0
 
 
 class ArloService:
     """A policy's queue with one worker thread per concurrent batch, and one more.
 
-    A worker sends the responses of its batch itself if no query is waiting. Otherwise it runs the next batch at once,
-    to keep its engine busy, and another thread sends the responses. The additional worker runs queries that arrive in
-    the meantime.
+    A worker starts the next batch before it sends the responses of the last one. If the next one needs its thread,
+    another thread sends them. The additional worker runs queries that arrive in the meantime. Batches that wait in the
+    engine until a running one has ended are in `_queued`, in the order in which they were started.
 
     Args:
         context: Context that the service is started with.
@@ -81,11 +70,12 @@ class ArloService:
         self._policy = policy
         self._replied = replied
         self._handed_over: deque[StartedBatch] = deque()
+        self._queued: deque[ArloBatch] = deque()  # batches that wait in the engine
         self._answer_builder = AnswerBuilder(manifest, tokenizer, context.outputs, AnswerMetrics(context.metrics))
         self._metrics = ArloMetrics(context.metrics, [runtime.max_length for runtime in manifest.runtimes])
         self._rows = RowBuilder(self._answer_builder, tokenizer, cutter, self._metrics)
         self._execution = BatchExecution(manifest, runner, self._answer_builder, self._metrics)
-        self._last_deadline = -math.inf  # arrival of the last query with a deadline
+        self._waits = SubmitterWait(context.grouped)
         self._failures = [0] * len(manifest.runtimes)  # consecutive, by runtime
         # `with` on a lock runs no Python, on a condition it does.
         self._lock = threading.RLock()
@@ -138,24 +128,20 @@ class ArloService:
             now: Time of its decision, by `time.monotonic()`, in seconds.
             arrived: Number of rows that arrived together.
         """
-        until, until_alone = (now + limit_s + _HERE_PER_ROW_S * arrived for limit_s in (_HERE_S, _ALONE_S))
-        if not self._context.grouped:
-            until = until_alone = now
-        patient = now - self._last_deadline > _WITHOUT_DEADLINES_S
+        self._waits.submitted(now, arrived)
         while batch is not None:
             started = self._execution.start(batch, now)
-            short_s, end = (_ALONE_S, until_alone) if batch.alone and patient else (_SHORT_S, until)
-            wait_s = end - time.monotonic()
-            short = batch.seconds <= short_s + _SHORT_PER_ROW_S * len(batch.queries)
-            outcome = self._outcome(started, wait_s) if short and wait_s > 0 else None
+            wait_s = self._waits.limit_s(batch, time.monotonic())
+            outcome = self._outcome(started, wait_s) if wait_s > 0 else None
             if outcome is None:
                 with self._lock:
                     self._handed_over.append(started)
                     self._changed.notify()
                 return
             finished, took = outcome
+            self._waits.waited(batch, time.monotonic())
             with self._lock:
-                self._policy.finished(batch, took)
+                self._finished(batch, took)
                 batch = None
                 late: Sequence[ArloRow] = ()
                 if len(self._policy) or self._closing:
@@ -197,7 +183,7 @@ class ArloService:
         refusal = model_stops() if self._closing else self.refusal
         for row in rows if refusal is None else ():
             if row.deadline is not None:
-                self._last_deadline = row.arrival
+                self._waits.deadline_at(row.arrival)
             self._policy.submit(row)
         return refusal
 
@@ -227,7 +213,7 @@ class ArloService:
         while True:
             with self._lock:
                 if ran is not None:
-                    self._policy.finished(ran, took)
+                    self._finished(ran, took)
                     ran = None
                 handed = self._handed_over.popleft() if self._handed_over else None
                 late, batch, now = self._next(start=handed is None)
@@ -241,22 +227,30 @@ class ArloService:
                         return
                     self._changed.wait()
                     continue
-            if batch is None and handed is None:
+            started = handed if batch is None else self._execution.start(batch, now)
+            if started is None or started.run is not None:
                 self._answer(finished)
             elif finished:
                 self._answers.put(finished)
             finished = []
             self._refuse(late, now)
-            started = handed if batch is None else self._execution.take(batch, now)
             if started is not None:
                 finished, took = self._outcome(started) or NOTHING_RAN
                 ran = started.batch
+
+    def _finished(self, batch: ArloBatch, took: float | None) -> None:
+        """Free the lane of a batch, with the lock held; the first one that waits in the engine runs from now on."""
+        self._policy.finished(batch, took)
+        if self._queued:
+            self._queued.popleft().began = time.monotonic()
 
     def _next(self, *, start: bool = True) -> tuple[list[ArloRow], ArloBatch | None, float]:
         """Return expired queries, the batch to start (None without `start`), and the time of this decision."""
         now = time.monotonic()
         late = cast(list[ArloRow], self._policy.expired(now))
         batch = self._policy.next_batch(now) if start else None
+        if batch is not None and batch.queued:
+            self._queued.append(batch)
         self._metrics.waiting.set(len(self._policy))
         return late, batch, now
 

@@ -23,6 +23,7 @@ class EngineEntry:
         build_libraries: Other distributions whose versions decide what it compiles.
         int8_libraries: Distributions that it needs to compile int8.
         uses_plans: Whether engines are opened from plans that are made for their shapes, instead of the compiled file.
+        queues_runs: Whether runs that are started while all contexts run wait for the first that ends.
         threads_per_process: Whether all engines of a process share one number of threads.
     """
 
@@ -34,6 +35,7 @@ class EngineEntry:
     build_libraries: tuple[str, ...] = ()
     int8_libraries: tuple[str, ...] = ()
     uses_plans: bool = False
+    queues_runs: bool = False
     threads_per_process: bool = False
 
 
@@ -45,6 +47,7 @@ ENGINES: dict[str, EngineEntry] = {
         extra="serve",
         devices=("cpu",),
         int8_libraries=("nncf",),
+        queues_runs=True,
     ),
     "torch": EngineEntry(
         module="tidal.engines.torch",

@@ -47,9 +47,13 @@ class OpenVinoEngine:
         compiled: The compiled model.
         inputs: Declared inputs.
         outputs: Names of the outputs; compiling may add names of inner tensors to a port.
+
+    Attributes:
+        compiled: The compiled model.
     """
 
     def __init__(self, compiled: ov.CompiledModel, inputs: tuple[TensorSpec, ...], outputs: Sequence[str]) -> None:
+        self.compiled = compiled
         self._request = compiled.create_infer_request()
         self.inputs = inputs
         self.outputs = tuple(
@@ -111,7 +115,7 @@ class OpenVinoRun:
         return self._results()
 
 
-def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[Engine, ...]:
+def open_engines(artifact: Artifact, *, contexts: int, threads: int, queued: int = 0) -> tuple[Engine, ...]:
     """Read, reshape and compile a model; see `registry.open_engines`.
 
     Raises:
@@ -136,8 +140,7 @@ def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[En
             "PERFORMANCE_HINT": "LATENCY" if contexts == 1 else "THROUGHPUT",
             "NUM_STREAMS": contexts,
             "INFERENCE_NUM_THREADS": contexts * threads,
-            # Two compiled models in one process would be pinned to the same cores.
-            "ENABLE_CPU_PINNING": False,
+            "ENABLE_CPU_PINNING": pins(threads),
         },
     )
     granted = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
@@ -145,7 +148,19 @@ def open_engines(artifact: Artifact, *, contexts: int, threads: int) -> tuple[En
         raise Unsupported(f"this processor does not support {artifact.precision}: OpenVINO uses {granted} instead")
     specs = tuple(TensorSpec(name, dtypes[name], tuple(dims)) for name, dims in artifact.shapes.items())
     outputs = [port.any_name for port in model.outputs]
-    return tuple(OpenVinoEngine(compiled, specs, outputs) for _ in range(contexts))
+    return tuple(OpenVinoEngine(compiled, specs, outputs) for _ in range(contexts + queued))
+
+
+def pins(threads: int) -> bool:
+    """Whether an engine's threads are pinned to cores: if it has one for every core.
+
+    Otherwise Linux runs several threads of a pool that was idle on one core for some milliseconds. Engines of fewer
+    threads would be pinned to the same cores, those of other models and processes too.
+
+    Args:
+        threads: Threads of the engine.
+    """
+    return 1 < len(os.sched_getaffinity(0)) <= threads
 
 
 def compile_engine(

@@ -59,20 +59,22 @@ def choose_device(kind: EngineKind, wanted: Literal["auto"] | DeviceKind) -> Dev
     return wanted
 
 
-def open_engines(artifact: Artifact, *, contexts: int = 1, threads: int = 1) -> tuple[Engine, ...]:
+def open_engines(artifact: Artifact, *, contexts: int = 1, threads: int = 1, queued: int = 0) -> tuple[Engine, ...]:
     """Open a compiled model as engines that share its weights.
 
     Args:
         artifact: The compiled model.
-        contexts: Number of engines.
+        contexts: Number of engines that run at the same time.
         threads: CPU threads of each engine.
+        queued: Number of further engines whose runs wait until another one has ended, for kinds that queue runs.
 
     Raises:
         Unsupported: The kind's library is not installed (the error names the extra that installs it), or this machine
             has no GPU.
         TidalError: The file cannot be opened with these shapes.
     """
-    engines = _module(artifact.kind).open_engines(artifact, contexts=contexts, threads=threads)
+    more = {"queued": queued} if queued else {}
+    engines = _module(artifact.kind).open_engines(artifact, contexts=contexts, threads=threads, **more)
     return cast(tuple[Engine, ...], engines)
 
 

@@ -60,13 +60,15 @@ class LaneMode:
     """Equal engine contexts that run concurrently.
 
     Attributes:
-        lanes: Numbers of the contexts.
+        lanes: Numbers of the lanes: one per context, and those of batches that wait for a context.
+        contexts: Number of the contexts.
         lone: Measured while arrivals usually find no other query.
         loaded: Measured while they find some.
         unused: Number of batches that the other mode has completed since this one last started one.
     """
 
     lanes: range
+    contexts: int
     lone: _Measured = field(default_factory=_Measured)
     loaded: _Measured = field(default_factory=_Measured)
     unused: int = 0
@@ -89,12 +91,16 @@ class LanePolicy:
     Args:
         wide: Number of contexts with all threads; their lanes come first.
         narrow: Number of contexts with one thread; 0: there is only the wide mode.
+        queued: Number of batches that may be started in the narrow mode while all its contexts run; the first context
+            that is free runs the first of them.
     """
 
-    def __init__(self, wide: int = 1, narrow: int = 0) -> None:
-        self.wide = LaneMode(range(wide))
-        self.narrow = LaneMode(range(wide, wide + narrow)) if narrow else None
+    def __init__(self, wide: int = 1, narrow: int = 0, queued: int = 0) -> None:
+        self.wide = LaneMode(range(wide), wide)
+        self.narrow = LaneMode(range(wide, wide + narrow + queued), narrow) if narrow else None
         self._most = max(wide, narrow)
+        self.max_concurrency = max(wide, narrow + queued if narrow else 0)
+        """Maximum number of started batches."""
         self._mode: LaneMode | None = None  # of the running lanes; None: all are idle
         self._running: dict[int, int] = {}  # lane to number of queries
         self._queries = 0  # that run
@@ -107,21 +113,23 @@ class LanePolicy:
         self._mean_queued = 0.0
 
     @property
-    def max_concurrency(self) -> int:
-        """Maximum number of concurrent batches."""
-        return self._most
-
-    @property
     def busy(self) -> int:
         """Number of lanes that run a batch."""
         return len(self._running)
 
     @property
     def free(self) -> bool:
-        """Whether a batch may start."""
+        """Whether a context may start a batch."""
         if self._mode is None:
             return True
-        return not self._draining and len(self._running) < len(self._mode.lanes)
+        return not self._draining and len(self._running) < self._mode.contexts
+
+    @property
+    def queues(self) -> bool:
+        """Whether a batch may be started that waits for a context."""
+        if self._mode is None or self._draining:
+            return False
+        return self._mode.contexts <= len(self._running) < len(self._mode.lanes)
 
     def note_arrival(self, waiting: int) -> None:
         """Record a query that arrives while `waiting` others wait."""
@@ -138,7 +146,7 @@ class LanePolicy:
         return max(0, round(self._mean_queued) - waiting + 1)
 
     def select(self, cost: Callable[[LaneMode], float], *, only_wide: bool = False) -> LaneMode | None:
-        """Select the mode of the next batch; call it only if `free`.
+        """Select the mode of the next batch; call it only if `free` or `queues`.
 
         Args:
             cost: Predicted cost of the waiting queries in a mode, in any unit, without the mode's pace.
@@ -182,7 +190,7 @@ class LanePolicy:
             self._cold.add(lane)
         mode.unused = 0
         # A part of a trial fills each lane once.
-        self._draining = self._trial is not None and len(self._running) == len(mode.lanes)
+        self._draining = self._trial is not None and len(self._running) == mode.contexts
         return lane
 
     def finished(self, lane: int, predicted_s: float, took_s: float | None = None) -> None:

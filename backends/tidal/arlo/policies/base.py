@@ -30,6 +30,8 @@ class ArloBatch:
     queries: Sequence[ArloQuery]
     seconds: float = math.inf  # expected latency; infinite if the policy does not know it
     alone: bool = False  # whether nothing else runs or waits, and no batch can start before this one has ended
+    queued: bool = False  # whether it waits in the engine until a running one has ended
+    began: float | None = None  # when one that waited there began to run, set by the service
 
 
 class PlacementPolicy(Protocol):

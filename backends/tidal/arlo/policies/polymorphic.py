@@ -20,6 +20,9 @@ from tidal.serving.lanes import LaneMode, LanePolicy, sum_of_waiting
 
 _Entry = tuple[float, int, ArloQuery]
 _CACHED_SPLITS = 256
+# Shortest expected latency of a query that is started before a context is free: shorter ones gain more by waiting for
+# others to share their batch.
+_QUEUED_FROM_S = 4e-3
 
 
 class _Lanes:
@@ -32,7 +35,7 @@ class _Lanes:
     def __init__(self, profile: LatencyProfile, mode: LaneMode, overhead_s: float) -> None:
         self.table: list[list[float]] = (profile.table_ms / 1e3 + overhead_s).tolist()
         self.mode = mode
-        self.count = len(mode.lanes)
+        self.count = mode.contexts
         self.first = lru_cache(maxsize=_CACHED_SPLITS)(self._first)
 
     def _first(self, lengths: tuple[int, ...], behind: int) -> int:
@@ -63,6 +66,8 @@ class PolymorphicPolicy:
         max_batch: Maximum batch size.
         service_weight: Weight of the expected service time in the order; 0: first come, first served.
         overhead_s: Time that a batch takes besides its engine, in seconds.
+        queued: Number of batches that are started while all engines with one thread run, so that an engine need not
+            wait for its next one; the engines have to queue them.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class PolymorphicPolicy:
         max_batch: int,
         service_weight: float = 1.0,
         overhead_s: float = 0.0,
+        queued: int = 0,
     ) -> None:
         self._runtimes = tuple(runtimes)
         static = [length for length in self._runtimes if length <= static_upto]
@@ -87,7 +93,7 @@ class PolymorphicPolicy:
         self._bin = [bisect.bisect_left(bins, n) for n in lengths]
         self._max_batch = min(max_batch, profile.max_batch)
         self._service_weight = service_weight
-        self._lanes = LanePolicy(profile.concurrency, 0 if parallel is None else parallel.concurrency)
+        self._lanes = LanePolicy(profile.concurrency, 0 if parallel is None else parallel.concurrency, queued)
         self._wide = _Lanes(profile, self._lanes.wide, overhead_s)
         self._narrow = None
         if parallel is not None and self._lanes.narrow is not None:
@@ -104,8 +110,8 @@ class PolymorphicPolicy:
 
     @property
     def can_start(self) -> bool:
-        """Whether a query is waiting that a free lane can run."""
-        return len(self._waiting) > 0 and self._lanes.free
+        """Whether a query is waiting that can be started."""
+        return len(self._waiting) > 0 and (self._lanes.free or self._queues(self._head()))
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -144,9 +150,11 @@ class PolymorphicPolicy:
 
         Call `expired` first, since deadlines are not checked here, and `finished` after the batch has run.
         """
-        self._drop_stale()
-        head_bin = min((b for b, heap in enumerate(self._heaps) if heap), key=lambda b: self._heaps[b][0], default=None)
-        if head_bin is None or not self._lanes.free:
+        head_bin = self._head()
+        if head_bin is None:
+            return None
+        queued = not self._lanes.free
+        if queued and not self._queues(head_bin):
             return None
         candidates = self._candidates(head_bin)
         queries = [entry[2] for entry in candidates]
@@ -170,7 +178,7 @@ class PolymorphicPolicy:
         seconds = lanes.table[self._padded[longest]][len(chosen)] * self._lanes.pace(lanes.mode)
         runtime = bisect.bisect_left(self._runtimes, longest)
         alone = self._lanes.busy == 1 and not self._lanes.free and not self._waiting
-        return ArloBatch(lane, runtime, [query for _, _, query in chosen], seconds, alone)
+        return ArloBatch(lane, runtime, [query for _, _, query in chosen], seconds, alone, queued)
 
     def finished(self, batch: ArloBatch, took: float | None = None) -> None:
         """Free the lane of a batch that has run, in `took` seconds, or failed (None)."""
@@ -223,6 +231,17 @@ class PolymorphicPolicy:
     def _push(self, entries: Sequence[_Entry]) -> None:
         for entry in entries:
             heapq.heappush(self._heaps[self._bin[entry[2].length]], entry)
+
+    def _queues(self, head_bin: int | None) -> bool:
+        """Whether the first query is started before a context is free; one with a deadline may still be overtaken."""
+        if head_bin is None or self._deadlines or not self._lanes.queues:
+            return False
+        return self._wide.table[self._padded[self._heaps[head_bin][0][2].length]][1] >= _QUEUED_FROM_S
+
+    def _head(self) -> int | None:
+        """Return the bin of the first query; None if none waits."""
+        self._drop_stale()
+        return min((b for b, heap in enumerate(self._heaps) if heap), key=lambda b: self._heaps[b][0], default=None)
 
     def _drop_stale(self) -> None:
         """Remove expired queries from the heaps' heads, and deadlines of queries that run already."""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
+from tidal.engines.openvino import pins
 from tidal.errors import InvalidArgument, Unsupported
 from tidal.pets.engine.checks import checked_batch
 from tidal.pets.engine.contract import (
@@ -232,8 +233,7 @@ def _compile(graph: ov.Model, precision: PetsPrecision, streams: int, threads: i
             "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT",
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": streams * threads,
-            # Two compiled models in one process would be pinned to the same cores.
-            "ENABLE_CPU_PINNING": False,
+            "ENABLE_CPU_PINNING": pins(threads),
         },
     )
 
