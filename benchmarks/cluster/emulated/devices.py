@@ -49,7 +49,7 @@ class EmulatedModel:
     stretch: float
     instances: Sequence[int]
     dynamic: bool = False
-    dispatch: str = "congestion"
+    dispatch: str = "completion"
 
     @property
     def slo_ms(self) -> float:
