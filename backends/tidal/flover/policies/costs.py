@@ -31,8 +31,14 @@ class PassCosts(Protocol):
     def prefill_seconds(self, start: int, end: int) -> float:
         """Duration of prefilling the tokens `start` up to `end` of a prompt in a pass of their own."""
 
-    def chunk_seconds(self, start: int, end: int) -> float:
-        """Time that prefilling these tokens adds to an iteration with a decode step."""
+    def chunk_seconds(self, start: int, end: int, rows: int = 0) -> float:
+        """Time that prefilling these tokens adds to an iteration with a decode step.
+
+        Args:
+            start: Tokens before the chunk.
+            end: Tokens before it and its own.
+            rows: Tokens of the iteration besides these, decoded or prefilled.
+        """
 
 
 class Pace:
@@ -87,7 +93,7 @@ class ProfiledCosts:
             starts = [start - 1 for start in chunk.lengths[: len(known)]]
             table.append(np.maximum(np.maximum.accumulate(_extended(behind, starts, known)), table[-1]))
         self._seconds: list[list[float]] = [each.tolist() for each in table]
-        self._shared = self._seconds[1][0] if mixed else 0.0
+        self._mixed = mixed
 
     def decode_seconds(self, running: int, tokens: int) -> float:
         """See `PassCosts`."""
@@ -101,10 +107,23 @@ class ProfiledCosts:
             start += most
         return total + self._measured(start, end - start)
 
-    def chunk_seconds(self, start: int, end: int) -> float:
+    def chunk_seconds(self, start: int, end: int, rows: int = 0) -> float:
         """See `PassCosts`; at least the average cost per token."""
-        alone = self.prefill_seconds(start, end)
-        return max(alone - self._shared, alone * (end - start) / (end - start + _SMALL_CHUNK))
+        alone, tokens = self.prefill_seconds(start, end), end - start
+        if not self._mixed:
+            return alone
+        # More rows of the same pass, and the tokens before the chunk.
+        added = self._pass_seconds(rows + tokens) - self._pass_seconds(max(rows, 1))
+        behind = alone - self.prefill_seconds(0, tokens)
+        return max(added + behind, alone * tokens / (tokens + _SMALL_CHUNK))
+
+    def _pass_seconds(self, rows: int) -> float:
+        """Duration of a pass of some rows behind no tokens, continued beyond the measured ones by their last slope."""
+        most = self._tokens[-1]
+        if rows <= most or len(self._tokens) < 3:
+            return self.prefill_seconds(0, rows)
+        last, before = self._seconds[-1][0], self._seconds[-2][0]
+        return last + (last - before) * (rows - most) / (most - self._tokens[-2])
 
     def _measured(self, start: int, tokens: int) -> float:
         """Duration of a chunk that is not larger than the measured ones, interpolated."""
