@@ -117,6 +117,23 @@ def test_prompts_that_arrive_together_are_prefilled_together(tmp_path: Path) -> 
         assert decoder.passes == [([], [(0, 20)] * 3)]
 
 
+def test_prompts_that_arrive_together_do_not_wait_for_steps_of_the_first_ones(tmp_path: Path) -> None:
+    """20 prompts of 20 tokens: 13 together have 256 tokens, and the others come in the very next pass."""
+    decoder = ScriptedMixedRunner(20)
+    with running(tmp_path, decoder, prefill_share=0.01) as service:
+        gate = Gate("prefill", 0)
+        decoder.before = gate
+        before = FakePrompt([3], max_tokens=1)
+        service.ask(before)
+        assert gate.at(0)
+        asked = [FakePrompt([number] * 20, max_tokens=4) for number in range(20)]
+        assert service.arrives(*asked)
+        gate.open()
+        for number, request in enumerate(asked):
+            assert request.tokens() == greedy([number] * 20, 4)
+        assert [(len(slots), len(chunks)) for slots, chunks in decoder.passes] == [(0, 13), (13, 7)]
+
+
 def test_more_requests_than_slots_are_all_served(tmp_path: Path) -> None:
     with running(tmp_path, ScriptedRunner(2)) as service:
         asked = [FakePrompt([number], max_tokens=4) for number in range(12)]

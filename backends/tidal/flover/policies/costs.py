@@ -18,6 +18,7 @@ _SMALL_CHUNK = 16
 # work delayed shows nothing.
 _PACE_WEIGHT = 1 / 16
 _PACES = 0.5, 2.0
+_MOST_DEVIATION = 0.25
 # Weight with which a ratio above 1 returns to 1 at each pass of another kind: passes that took long are tried again.
 _RETURN_WEIGHT = 1 / 512
 
@@ -46,10 +47,11 @@ class Pace:
 
     Attributes:
         ratio: The ratio.
+        deviation: Mean distance of the ratios of single passes from it.
     """
 
     def __init__(self) -> None:
-        self.ratio = 1.0
+        self.ratio, self.deviation = 1.0, 0.0
 
     def observe(self, seconds: float, predicted: float) -> None:
         """Record a pass.
@@ -59,7 +61,9 @@ class Pace:
             predicted: Duration that was predicted with the ratio so far.
         """
         least, most = _PACES
-        self.ratio += (min(max(seconds * self.ratio / predicted, least), most) - self.ratio) * _PACE_WEIGHT
+        apart = min(max(seconds * self.ratio / predicted, least), most) - self.ratio
+        self.deviation += (min(abs(apart), _MOST_DEVIATION) - self.deviation) * _PACE_WEIGHT
+        self.ratio += apart * _PACE_WEIGHT
 
     def relax(self) -> None:
         """Record a pass of another kind."""
