@@ -54,18 +54,20 @@ class TimedEngine:
     """An engine over a runner, driven step by step.
 
     Args:
-        runner: Runner, used by one engine at a time.
+        runner: Runner, used by one engine at a time; a shared one keeps its memory for the next engine.
         costs: Durations of its passes.
         reuse: Whether prompts reuse prefixes.
         speculation: Drafts; None: none.
     """
 
     def __init__(
-        self, runner: FloverRunner, costs: PassCosts, *, reuse: bool, speculation: Speculation | None = None
-    ) -> None:
+        self, runner: FloverRunner | SharedRunner, costs: PassCosts, *, reuse: bool,
+        speculation: Speculation | None = None,
+    ) -> None:  # fmt: skip
+        shared = runner if isinstance(runner, SharedRunner) else SharedRunner(runner)
         scheduler: FloverScheduler[Generation] = FloverScheduler(runner.slots, costs, prefill_share=1.0)
         self._engine = FloverEngine(
-            scheduler, SharedRunner(runner), Responder(1.0), FloverMetrics(Metrics("flover")),
+            scheduler, shared, Responder(1.0), FloverMetrics(Metrics("flover")),
             logging.getLogger(__name__), shuffle=True, reuse_prefixes=reuse, speculation=speculation,
         )  # fmt: skip
         self._tokenizer = byte_tokenizer()

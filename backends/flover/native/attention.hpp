@@ -28,6 +28,8 @@ const KernelsOf<std::int8_t>& kernels_of<std::int8_t>() {
 // Heads in a part of attention by rows, and the fewest rows of a tile.
 constexpr int kHeads = 4;
 constexpr int kLeastTile = 4;
+// Fewest rows whose keys and values are written by one thread.
+constexpr int kKeptRows = 8;
 
 // Memory that begins a line of the cache: a row of a tile is read in one access.
 template <class Number>
@@ -42,18 +44,22 @@ struct Tile {
     int first, rows;
 };
 
-// Divide rows into tiles, and those that are too few for one.
+// Divide rows into tiles, those of one slot into tiles of equal size, and rows that are too few for one.
 template <class Held>
 void divide(const Attention<Held>& task, std::vector<Tile>& tiles, std::vector<int>& others) {
     const int most = tile_rows(task);
     tiles.clear();
     others.clear();
     for (int first = 0, end; first < task.rows; first = end) {
-        for (end = first + 1; end < task.rows && end - first < most && task.slots[end] == task.slots[first] &&
+        for (end = first + 1; end < task.rows && task.slots[end] == task.slots[first] &&
                               task.positions[end] == task.positions[end - 1] + 1;)
             ++end;
-        if (end - first >= kLeastTile)
-            tiles.push_back({first, end - first});
+        const int rows = end - first, count = (rows + most - 1) / most;
+        if (rows / count >= kLeastTile)
+            for (int tile = 0; tile < count; ++tile) {
+                const int begin = first + static_cast<int>(std::int64_t{rows} * tile / count);
+                tiles.push_back({begin, first + static_cast<int>(std::int64_t{rows} * (tile + 1) / count) - begin});
+            }
         else
             for (int row = first; row < end; ++row) others.push_back(row);
     }
@@ -64,7 +70,10 @@ void attention(int threads, const Attention<Held>& task) {
     thread_local std::vector<Tile> tiles;
     thread_local std::vector<int> others;
     const auto& run = kernels_of<Held>();
-    for (int row = 0; row < task.rows; ++row) run.keep(task, row);
+    // The first tokens of a slot have the operating system clear its memory, which takes longer than all else here.
+    for_ranges(threads, task.rows, task.rows / kKeptRows, [&](int begin, int end) {
+        for (int row = begin; row < end; ++row) run.keep(task, row);
+    });
     divide(task, tiles, others);
     // Each head for all tiles, or for all rows: those of one slot read the same keys. Late tiles have most keys.
     const int tile_count = static_cast<int>(tiles.size()), row_count = static_cast<int>(others.size());

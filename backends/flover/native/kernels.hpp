@@ -166,9 +166,9 @@ int tile_rows(const Attention<Held>& task) {
     return group < kTileQueries ? kTileQueries / group : 1;
 }
 
-// Keys of a tile of attention by AMX, and numbers of bfloat16 whose sum is a number of float32.
+// Keys of a tile of attention by AMX, and numbers of bfloat16 that stand for one of float32.
 constexpr int kMatrixKeys = 128;
-constexpr int kSplit = 3;
+constexpr int kSplit = 2;
 
 // Floats that `attend_rows` needs for a tile of so many rows, at any level.
 template <class Held>

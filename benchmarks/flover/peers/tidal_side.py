@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.flover.peers.requests import Request, Timeline
 from benchmarks.flover.prompts import TimedEngine
+from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.form import DecoderForm
 from tidal.flover.generation import Generation
 from tidal.flover.models.weights import DecoderWeights
@@ -22,7 +23,7 @@ _GREEDY = SamplingParams(temperature=0)
 
 @dataclass
 class TidalSide:
-    """An engine over a runner for each run.
+    """An engine over a runner for each run; memory that slots have used stays committed, as in a server.
 
     Drafts are off: texts of random weights repeat themselves, which drafts would gain from.
 
@@ -32,7 +33,7 @@ class TidalSide:
         reuse: Whether prompts reuse prefixes of earlier ones of a run.
     """
 
-    runner: FloverRunner
+    runner: SharedRunner
     costs: PassCosts
     reuse: bool = False
 
@@ -54,7 +55,7 @@ class TidalSide:
         """
         runner = FloverRunner(form, weights, slots=slots, max_length=longest, tiling=tiling)
         profile = measure_profile(runner, threads=threads, seconds=profile_s, progress=lambda _: None)
-        return cls(runner, ProfiledCosts(profile.step, profile.chunk, mixed=runner.runs_mixed))
+        return cls(SharedRunner(runner), ProfiledCosts(profile.step, profile.chunk, mixed=runner.runs_mixed))
 
     def reusing(self) -> TidalSide:
         """Return the same with prefixes reused."""
@@ -77,9 +78,12 @@ class TidalSide:
                 time.sleep(max(0.0, requests[len(made)].at - now))
                 continue
             engine.step()
-            now = time.monotonic() - began
             for number in open_ones:
-                times[number] += [now] * (len(made[number].tokens) - len(times[number]))
+                text, seen = made[number], times[number]
+                # An iteration with a prompt's last chunk and a decode step apart gives two tokens.
+                if text.tokens and not seen:
+                    seen.append(text.first_token_at - began)
+                seen += [text.last_token_at - began] * (len(text.tokens) - len(seen))
             open_ones = [number for number in open_ones if len(times[number]) < requests[number].tokens]
             if until is not None and until < len(made) and until not in open_ones:
                 break

@@ -14,6 +14,7 @@ from tests.flover.service.runners import MAX_LENGTH, VOCABULARY, ScriptedMixedRu
 from tidal.flover.engine.draft_model import DraftModel
 from tidal.flover.engine.draft_slots import DraftSlots
 from tidal.flover.engine.runners import SharedRunner
+from tidal.flover.policies.committed import CommittedMemory
 from tidal.flover.policies.drafting import Drafting
 from tidal.flover.sampling import Sampler, SamplingParams
 
@@ -132,7 +133,7 @@ def test_a_padded_vocabulary_drafts_tokens_that_both_have(vocabulary: int) -> No
 
 
 def test_no_more_generations_are_drafted_for_than_there_are_slots_and_room() -> None:
-    slots = DraftSlots(1, ScriptedMixedRunner.pages, 8)
+    slots = DraftSlots(1, CommittedMemory(1, ScriptedMixedRunner.pages, 8))
     first, second = Text([1, 2]), Text([3])
     assert slots.allocate(cast(Any, first)) is None
     with pytest.raises(LookupError, match="no slot is free"):

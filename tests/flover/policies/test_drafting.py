@@ -27,7 +27,7 @@ class ModelCosts:
     def prefill_seconds(self, start: int, end: int) -> float:
         return self.step + self.chunk_seconds(start, end)
 
-    def chunk_seconds(self, start: int, end: int) -> float:
+    def chunk_seconds(self, start: int, end: int, rows: int = 0) -> float:
         return self.token * (end - start)
 
 

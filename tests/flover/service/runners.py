@@ -222,7 +222,8 @@ class CheapCosts:
     def prefill_seconds(self, start: int, end: int) -> float:
         return (end - start) * 0.00005
 
-    chunk_seconds = prefill_seconds
+    def chunk_seconds(self, start: int, end: int, rows: int = 0) -> float:
+        return self.prefill_seconds(start, end)
 
 
 class FreeCosts:
@@ -234,7 +235,8 @@ class FreeCosts:
     def prefill_seconds(self, start: int, end: int) -> float:
         return (end - start) * 1e-6
 
-    chunk_seconds = prefill_seconds
+    def chunk_seconds(self, start: int, end: int, rows: int = 0) -> float:
+        return self.prefill_seconds(start, end)
 
 
 class RandomMoves(SlotTable[SlotOwner]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,12 @@ def test_a_cancelled_request_runs_one_more_step_at_most(tmp_path: Path) -> None:
         assert service.counts("generations_total", 1, outcome="cancelled")
 
 
+def assert_in_small_chunks(chunks: Sequence[tuple[int, int]], tokens: int) -> None:
+    """Check that chunks (start, end) cover a prompt; their sizes depend on how long steps take."""
+    assert [0, *(end for _, end in chunks)] == [*(start for start, _ in chunks), tokens]
+    assert all(end - start <= 16 for start, end in chunks)
+
+
 def test_prompts_are_prefilled_in_chunks_between_steps(tmp_path: Path) -> None:
     decoder = ScriptedRunner(4)
     with running(tmp_path, decoder, prefill_share=0.1) as service:
@@ -68,7 +75,8 @@ def test_prompts_are_prefilled_in_chunks_between_steps(tmp_path: Path) -> None:
         assert service.arrives(FakePrompt([2] * 40, max_tokens=1))
         gate.open()
         first.wait()
-        assert decoder.chunks == [(0, 1), (0, 16), (16, 32), (32, 40)]
+        assert decoder.chunks[0] == (0, 1)
+        assert_in_small_chunks(decoder.chunks[1:], 40)
 
 
 def test_chunks_of_prompts_share_the_passes_of_decode_steps(tmp_path: Path) -> None:
@@ -85,7 +93,8 @@ def test_chunks_of_prompts_share_the_passes_of_decode_steps(tmp_path: Path) -> N
         assert second.tokens() == greedy([2] * 40, 3)
         slots = decoder.passes[0][0]
         assert len(slots) == 1
-        assert decoder.passes == [(slots, [(0, 16)]), (slots, [(16, 32)]), (slots, [(32, 40)])]
+        assert all(rows == slots for rows, _ in decoder.passes)
+        assert_in_small_chunks([chunk for _, (chunk,) in decoder.passes], 40)
         # Each mixed pass is also a decode step of the first text.
         assert len(decoder.passes) + len(decoder.decodes) == 59
         assert service.metric("step_seconds_count") == 59
@@ -106,6 +115,23 @@ def test_prompts_that_arrive_together_are_prefilled_together(tmp_path: Path) -> 
         for number, request in enumerate(asked):
             assert request.tokens() == greedy([number] * 20, 2)
         assert decoder.passes == [([], [(0, 20)] * 3)]
+
+
+def test_prompts_that_arrive_together_do_not_wait_for_steps_of_the_first_ones(tmp_path: Path) -> None:
+    """20 prompts of 20 tokens: 13 together have 256 tokens, and the others come in the very next pass."""
+    decoder = ScriptedMixedRunner(20)
+    with running(tmp_path, decoder, prefill_share=0.01) as service:
+        gate = Gate("prefill", 0)
+        decoder.before = gate
+        before = FakePrompt([3], max_tokens=1)
+        service.ask(before)
+        assert gate.at(0)
+        asked = [FakePrompt([number] * 20, max_tokens=4) for number in range(20)]
+        assert service.arrives(*asked)
+        gate.open()
+        for number, request in enumerate(asked):
+            assert request.tokens() == greedy([number] * 20, 4)
+        assert [(len(slots), len(chunks)) for slots, chunks in decoder.passes] == [(0, 13), (13, 7)]
 
 
 def test_more_requests_than_slots_are_all_served(tmp_path: Path) -> None:

@@ -21,6 +21,9 @@ from tests.flover.service.test_prefixes import prompts
 from tests.flover.service.test_speculation import Repeating
 from tests.flover.service.test_tasks import put
 from tidal.errors import Cancelled, InvalidArgument, Unavailable
+from tidal.flover.engine.committing import CommittingRunner
+from tidal.flover.engine.runners import SharedRunner
+from tidal.flover.engine.slots import GenerationSlots
 
 SLOTS = 5
 # Tokens of one full slot, a beam search, and little more; those of all slots are 320.
@@ -238,14 +241,17 @@ def test_texts_of_one_request_are_preempted_one_by_one(tmp_path: Path) -> None:
         assert found == [each.tokens() for each in alone]
 
 
-def test_slots_are_released_by_an_owner_that_takes_over(tmp_path: Path) -> None:
-    """After a failure a new service does not know what the one before has committed."""
-    decoder = ScriptedRunner(2, MAX_LENGTH)
-    for number, prompts_of in enumerate(([[1] * 20, [2] * 20], [[3] * 30])):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        with running(folder, decoder) as service:
-            for prompt in prompts_of:  # in slots of their own
-                request = FakePrompt(prompt, max_tokens=MAX_LENGTH - 30 if number else 5, ignore_eos=True)
-                service.ask(request)
-                request.wait()
+def test_the_memory_of_slots_stays_committed_for_the_next_owner() -> None:
+    decoder = ScriptedRunner(2, MAX_LENGTH)  # checks the budget after each pass
+    shared = SharedRunner(decoder)
+    prompt = np.full(MAX_LENGTH // 2, 3)
+    with CommittingRunner(shared, GenerationSlots(2, reuse=False)).use() as first:
+        first.prefill(0, prompt, 0)
+    owner = CommittingRunner(shared, GenerationSlots(2, reuse=False))
+    assert owner.memory.written == [len(prompt), 0]
+    with owner.use() as second:
+        second.prefill(0, prompt, 0)
+        assert not decoder.released
+        for start in (0, len(prompt)):
+            second.prefill(1, prompt, start)
+    assert decoder.released == 1  # both do not fit

@@ -33,10 +33,9 @@ class CommittingRunner:
 
     def __init__(self, shared: SharedRunner, slots: GenerationSlots) -> None:
         self.runs_mixed = shared.runs_mixed
-        self.memory = CommittedMemory(shared.slots, shared.pages, shared.budget)
+        self.memory = shared.memory
         self._shared = shared
         self._slots = slots
-        self._cleared = False
         shared.take_over(self)
 
     @contextmanager
@@ -47,9 +46,6 @@ class CommittingRunner:
             Internal: Another owner has taken over.
         """
         with self._shared.use(self) as runner:
-            if not self._cleared:  # what an owner before it has committed
-                runner.release(dict.fromkeys(range(self._shared.slots), 0))
-                self._cleared = True
             yield CommittingPasses(runner, self.memory, self._slots)
 
 

@@ -63,11 +63,10 @@ class DraftModel:
 
     def __init__(self, shared: SharedRunner, *, max_length: int, vocabulary: int, target_vocabulary: int) -> None:
         self._shared = shared
-        self._slots = DraftSlots(shared.slots, shared.pages, shared.budget)
+        self._slots = DraftSlots(shared.slots, shared.memory)
         self._max_length = max_length
         self._vocabulary, self._target_vocabulary = vocabulary, target_vocabulary
         self._unknown: set[Generation] = set()  # with a token that the model does not have
-        self._cleared = False
         shared.take_over(self)
 
     @property
@@ -105,9 +104,6 @@ class DraftModel:
             Exception: A pass failed; what the slots of these generations hold is forgotten.
         """
         with self._shared.use(self) as runner:
-            if not self._cleared:  # what an owner before it has committed
-                runner.release(dict.fromkeys(range(self._shared.slots), 0))
-                self._cleared = True
             fed = self._admit(runner, wanted)
             try:
                 if fed:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from tidal.flover.generation import Generation
 from tidal.flover.memory.slots import SlotCopy
 from tidal.flover.policies.committed import CommittedMemory, SlotUse
-from tidal.flover.policies.pages import SlotPages
 from tidal.flover.policies.prefixes import LEAST_REUSED
 
 
@@ -37,15 +36,14 @@ class DraftSlots:
 
     Args:
         count: Number of slots.
-        pages: Memory of a slot by the number of its tokens.
-        budget: Most bytes of all slots.
+        memory: Memory committed to the slots.
 
     Attributes:
         memory: Memory committed to the slots.
     """
 
-    def __init__(self, count: int, pages: SlotPages, budget: int) -> None:
-        self.memory = CommittedMemory(count, pages, budget)
+    def __init__(self, count: int, memory: CommittedMemory) -> None:
+        self.memory = memory
         self._slots = [_Slot() for _ in range(count)]
         self._of: dict[Generation, int] = {}
         self._clock = 0

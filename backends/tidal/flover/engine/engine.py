@@ -196,7 +196,7 @@ class FloverEngine:
             speculation.drop()
             return False
         self._append(batch.owners, logits, drafts)
-        seconds = self._records.decoded(batch.owners, len(batch.owners), began)
+        seconds = self._records.decoded(batch.owners, len(batch.owners), began, drafts=True)
         self._metrics.drafted(speculation.passed(seconds - drafting))
         return True
 

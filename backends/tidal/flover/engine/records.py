@@ -42,16 +42,19 @@ class EngineRecords:
         """Record an iteration without a decode step: the next one does not follow the last one."""
         self._last_decode_at = None
 
-    def decoded(self, owners: Sequence[SlotOwner], slots: int, began: float) -> float:
+    def decoded(self, owners: Sequence[SlotOwner], slots: int, began: float, *, drafts: bool = False) -> float:
         """Record a decode step after its tokens were appended, and return its duration in seconds.
 
         Args:
             owners: Owners of the running slots.
             slots: Number of slots that were computed, free ones in between included.
             began: `time.monotonic()` seconds at which the step began.
+            drafts: Whether it checked drafts, too.
         """
         ended = time.monotonic()
         since_last = None if self._last_decode_at is None else ended - self._last_decode_at
+        if since_last is not None and not drafts:
+            self._scheduler.measured(since_last)
         generations = len({owner.generation for owner in owners})
         self._metrics.decoded(generations, slots, ended - began, since_last)
         self._last_decode_at = ended

@@ -11,6 +11,7 @@ import torch
 
 from tidal.errors import Internal
 from tidal.flover.memory.slots import SlotCopy, SlotMove
+from tidal.flover.policies.committed import CommittedMemory
 from tidal.flover.policies.pages import SlotPages
 from tidal.flover.runner import PrefillInput
 from tidal.flover.sampling import IntArray
@@ -56,13 +57,19 @@ class PassRunner(Protocol):
 class SharedRunner:
     """A runner with one owner at a time.
 
-    A pass of a service that failed may still be running, or about to start, when the next service takes over.
+    A pass of a service that failed may still be running, or about to start, when the next service takes over. What it
+    has committed stays committed: memory that was released would have to be cleared again by the operating system.
 
     Args:
-        runner: PassRunner of a published version.
+        runner: PassRunner of a published version; the memory of its slots is released.
+
+    Attributes:
+        memory: Memory committed to the slots; for the owner.
     """
 
     def __init__(self, runner: PassRunner) -> None:
+        runner.release(dict.fromkeys(range(runner.slots), 0))
+        self.memory = CommittedMemory(runner.slots, runner.pages, runner.budget)
         self._runner = runner
         self._lock = threading.Lock()
         self._owner: object = None

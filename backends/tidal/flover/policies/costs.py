@@ -18,6 +18,7 @@ _SMALL_CHUNK = 16
 # work delayed shows nothing.
 _PACE_WEIGHT = 1 / 16
 _PACES = 0.5, 2.0
+_MOST_DEVIATION = 0.25
 # Weight with which a ratio above 1 returns to 1 at each pass of another kind: passes that took long are tried again.
 _RETURN_WEIGHT = 1 / 512
 
@@ -31,8 +32,14 @@ class PassCosts(Protocol):
     def prefill_seconds(self, start: int, end: int) -> float:
         """Duration of prefilling the tokens `start` up to `end` of a prompt in a pass of their own."""
 
-    def chunk_seconds(self, start: int, end: int) -> float:
-        """Time that prefilling these tokens adds to an iteration with a decode step."""
+    def chunk_seconds(self, start: int, end: int, rows: int = 0) -> float:
+        """Time that prefilling these tokens adds to an iteration with a decode step.
+
+        Args:
+            start: Tokens before the chunk.
+            end: Tokens before it and its own.
+            rows: Tokens of the iteration besides these, decoded or prefilled.
+        """
 
 
 class Pace:
@@ -40,10 +47,11 @@ class Pace:
 
     Attributes:
         ratio: The ratio.
+        deviation: Mean distance of the ratios of single passes from it.
     """
 
     def __init__(self) -> None:
-        self.ratio = 1.0
+        self.ratio, self.deviation = 1.0, 0.0
 
     def observe(self, seconds: float, predicted: float) -> None:
         """Record a pass.
@@ -53,7 +61,9 @@ class Pace:
             predicted: Duration that was predicted with the ratio so far.
         """
         least, most = _PACES
-        self.ratio += (min(max(seconds * self.ratio / predicted, least), most) - self.ratio) * _PACE_WEIGHT
+        apart = min(max(seconds * self.ratio / predicted, least), most) - self.ratio
+        self.deviation += (min(abs(apart), _MOST_DEVIATION) - self.deviation) * _PACE_WEIGHT
+        self.ratio += apart * _PACE_WEIGHT
 
     def relax(self) -> None:
         """Record a pass of another kind."""
@@ -87,7 +97,7 @@ class ProfiledCosts:
             starts = [start - 1 for start in chunk.lengths[: len(known)]]
             table.append(np.maximum(np.maximum.accumulate(_extended(behind, starts, known)), table[-1]))
         self._seconds: list[list[float]] = [each.tolist() for each in table]
-        self._shared = self._seconds[1][0] if mixed else 0.0
+        self._mixed = mixed
 
     def decode_seconds(self, running: int, tokens: int) -> float:
         """See `PassCosts`."""
@@ -101,10 +111,23 @@ class ProfiledCosts:
             start += most
         return total + self._measured(start, end - start)
 
-    def chunk_seconds(self, start: int, end: int) -> float:
+    def chunk_seconds(self, start: int, end: int, rows: int = 0) -> float:
         """See `PassCosts`; at least the average cost per token."""
-        alone = self.prefill_seconds(start, end)
-        return max(alone - self._shared, alone * (end - start) / (end - start + _SMALL_CHUNK))
+        alone, tokens = self.prefill_seconds(start, end), end - start
+        if not self._mixed:
+            return alone
+        # More rows of the same pass, and the tokens before the chunk.
+        added = self._pass_seconds(rows + tokens) - self._pass_seconds(max(rows, 1))
+        behind = alone - self.prefill_seconds(0, tokens)
+        return max(added + behind, alone * tokens / (tokens + _SMALL_CHUNK))
+
+    def _pass_seconds(self, rows: int) -> float:
+        """Duration of a pass of some rows behind no tokens, continued beyond the measured ones by their last slope."""
+        most = self._tokens[-1]
+        if rows <= most or len(self._tokens) < 3:
+            return self.prefill_seconds(0, rows)
+        last, before = self._seconds[-1][0], self._seconds[-2][0]
+        return last + (last - before) * (rows - most) / (most - self._tokens[-2])
 
     def _measured(self, start: int, tokens: int) -> float:
         """Duration of a chunk that is not larger than the measured ones, interpolated."""

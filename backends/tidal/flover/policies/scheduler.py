@@ -6,6 +6,7 @@ import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic
 
+from tidal.flover.policies.bound import PrefillBound
 from tidal.flover.policies.budget import MemoryBudget
 from tidal.flover.policies.costs import PassCosts
 from tidal.flover.policies.prefixes import NoPrefixes, Prefixes
@@ -13,10 +14,14 @@ from tidal.flover.policies.types import Admission, Item, PrefillChunk, Schedulab
 
 # A prompt overtakes prompts that arrived less than this many times its own prefill time before it.
 _OVERTAKE_FACTOR = 10.0
-# Smallest chunk in tokens: fewer tokens take almost as long.
-_MIN_CHUNK = 16
+# Smallest chunk in tokens where fewer take almost as long, and where they take less than 3 / 4 of the time.
+_MIN_CHUNK, _LEAST_CHUNK = 16, 4
 # Largest chunk in tokens where nothing runs: new and cancelled requests are handled between chunks.
 _MAX_CHUNK = 512
+# No prompt joins others that have this many tokens: beyond, a pass takes longer in proportion, and the first ones wait.
+_MAX_TOGETHER = 256
+# Prompt tokens from which on a start ends.
+_START_TOKENS = 1024
 
 
 class FloverScheduler(Generic[Item]):
@@ -30,10 +35,14 @@ class FloverScheduler(Generic[Item]):
       it has enough. No generation waits for a slot while it holds one, so there is no deadlock.
     - **Prefixes**: a prompt starts after the tokens that a slot holds already. It lets an iteration pass if a prompt
       before it computes more than half of its chunk in that iteration.
-    - **Start**: while nothing runs, up to `_MAX_CHUNK` tokens of the first prompts are prefilled together.
-    - **Bound**: beside a decode step, prompts are prefilled for at most `prefill_share` times the step's duration, or
-      for one chunk of `_MIN_CHUNK` tokens if that takes longer. So two tokens of a generation are at most
-      1 + `prefill_share` step durations apart, by the measured costs, however many prompts wait.
+    - **Start**: while nothing runs, the first prompts are prefilled together, up to `_MAX_CHUNK` tokens. The iterations
+      that follow go on so with prompts that end in their iteration, beside the decode steps of those that have just
+      started, until `_START_TOKENS` tokens were prefilled: requests that arrive together so get their first tokens
+      sooner, for longer gaps between the first tokens of some of them.
+    - **Bound**: beside any other decode step, prompts are prefilled for at most `prefill_share` times the step's
+      duration, or for one chunk of `_MIN_CHUNK` tokens if that takes longer, or of `_LEAST_CHUNK` where these take
+      less than 3 / 4 of that. So two tokens of a generation, after its first ones, are at most 1 + `prefill_share` step
+      durations apart, by the costs and what was measured since, however many prompts wait.
     - **First token**: a generation runs after its last chunk. Its first token comes from that chunk, its second from
       the decode step of the same iteration, or of the next one where chunks and step share a pass.
     - **Fairness**: every decode step gives every running generation one token.
@@ -58,11 +67,12 @@ class FloverScheduler(Generic[Item]):
         self.prefixes: Prefixes[Item] = NoPrefixes()
         self._slots = slots
         self._costs = costs
-        self._prefill_share = prefill_share
+        self._bound = PrefillBound(costs, prefill_share)
         self._memory = memory
         self._waiting: list[Item] = []  # preempted ones first, then by key
         self._prefilled: dict[Item, int] = {}  # prompt tokens prefilled of each admitted item, by key
         self._running: dict[Item, None] = {}  # a dict, because a set has another order in each process
+        self._start_tokens = 0  # tokens that may still be prefilled before the start ends
         self._keys: dict[Item, float] = {}
 
     @property
@@ -160,6 +170,12 @@ class FloverScheduler(Generic[Item]):
                 self._prefilled[chunk.item] = chunk.end
         return tuple(chunks)
 
+    def measured(self, seconds: float) -> None:
+        """Record the time between the tokens of running generations, from the last decode step to that which follows
+        the last `prefill`: prompts beside later steps are bounded by it.
+        """
+        self._bound.measured(seconds)
+
     def fits_drafts(self, drafts: Mapping[Item, Sequence[int]]) -> bool:
         """Whether the keys and values of drafted tokens fit beside those of all sequences.
 
@@ -191,45 +207,67 @@ class FloverScheduler(Generic[Item]):
         return not item.preempted, self._keys[item]
 
     def _chunks(self) -> list[PrefillChunk[Item]]:
-        """Chunks to prefill beside the next decode step, by key and within the bound."""
-        if not self._prefilled:
-            return []
-        chunks: list[PrefillChunk[Item]] = []
+        """Chunks to prefill in the next iteration, by key."""
         if not self._running:
-            budget = _MAX_CHUNK
-            for item, held in self._prefilled.items():
-                start = max(held, self.prefixes.reusable(item))
-                chunk = PrefillChunk(item, start, min(item.prefill_tokens, start + budget))
-                if self._defers(chunk, chunks):
-                    continue
-                chunks.append(chunk)
-                budget -= chunk.end - start
-                if not budget:
-                    break
-            return chunks
-        running = _slots(self._running)
-        # What they have generated since makes a step longer: without it the bound is kept.
-        held = sum(item.slots * item.prompt_tokens for item in self._running) // running
-        seconds = self._prefill_share * self._costs.decode_seconds(running, held)
+            self._start_tokens = _START_TOKENS
+        self._bound.expect_nothing()
+        chunks = self._starting_chunks() if self._start_tokens > 0 else []
+        self._start_tokens -= sum(chunk.end - chunk.start for chunk in chunks)
+        if not chunks and self._running:
+            self._start_tokens = 0
+            chunks = self._chunks_beside_step()
+        return chunks
+
+    def _starting_chunks(self) -> list[PrefillChunk[Item]]:
+        """Chunks of at most `_MAX_CHUNK` tokens together; beside those that have just started, ends of prompts only."""
+        chunks: list[PrefillChunk[Item]] = []
+        total = 0
         for item, held in self._prefilled.items():
             start = max(held, self.prefixes.reusable(item))
-            end = self._end_within(item, start, seconds)
-            if end - start < min(_MIN_CHUNK, item.prefill_tokens - start):
+            chunk = PrefillChunk(item, start, min(item.prefill_tokens, start + _MAX_CHUNK - total))
+            if self._running and not chunk.last:
+                break
+            if self._defers(chunk, chunks):
+                continue
+            chunks.append(chunk)
+            total += chunk.end - start
+            if total >= _MAX_TOGETHER:
+                break
+        return chunks
+
+    def _chunks_beside_step(self) -> list[PrefillChunk[Item]]:
+        """Chunks within the bound."""
+        chunks: list[PrefillChunk[Item]] = []
+        rows = running = _slots(self._running)
+        # What they have generated since makes a step longer: without it the bound is kept.
+        held = sum(item.slots * item.prompt_tokens for item in self._running) // running
+        seconds, added = self._bound.seconds(running, held), 0.0
+        for item, done in self._prefilled.items():
+            start = max(done, self.prefixes.reusable(item))
+            end = self._end_within(item, start, seconds - added, rows)
+            if end < (least := self._least_end(item, start, rows)):
                 if chunks:
                     break
-                end = min(item.prefill_tokens, start + _MIN_CHUNK)
+                end = least
             chunk = PrefillChunk(item, start, end)
             if self._defers(chunk, chunks):
                 continue
             chunks.append(chunk)
-            seconds -= self._costs.chunk_seconds(start, end)
+            added += self._costs.chunk_seconds(start, end, rows)
+            rows += end - start
+        self._bound.expect(running, held, added)
         return chunks
 
-    def _end_within(self, item: Item, start: int, seconds: float) -> int:
-        """End of the longest chunk from `start` on that takes at most `seconds`."""
+    def _end_within(self, item: Item, start: int, seconds: float, rows: int) -> int:
+        """End of the longest chunk from `start` on that takes at most `seconds` beside `rows` rows."""
         ends = range(start + 1, min(item.prefill_tokens, start + _MAX_CHUNK) + 1)
-        fits = bisect.bisect_right(ends, seconds, key=lambda end: self._costs.chunk_seconds(start, end))
+        fits = bisect.bisect_right(ends, seconds, key=lambda end: self._costs.chunk_seconds(start, end, rows))
         return start + fits
+
+    def _least_end(self, item: Item, start: int, rows: int) -> int:
+        """End of the smallest chunk from `start` on beside `rows` rows."""
+        usual, few = (self._costs.chunk_seconds(start, start + each, rows) for each in (_MIN_CHUNK, _LEAST_CHUNK))
+        return min(item.prefill_tokens, start + (_LEAST_CHUNK if few < 0.75 * usual else _MIN_CHUNK))
 
     def _defers(self, chunk: PrefillChunk[Item], others: Iterable[PrefillChunk[Item]]) -> bool:
         """Whether the other chunks of an iteration compute more than half of a chunk."""
