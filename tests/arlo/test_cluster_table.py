@@ -98,7 +98,7 @@ class TestNodesOfAFront:
         write_cluster_table(tmp_path, ClusterTable(nodes=table, share=0.5))
         assert nodes.refresh()
         assert (nodes.share, nodes.refresh()) == (0.5, False)
-        table["b"] = NODE.model_copy(update={"assigned": True})
+        table["b"] = table["b"].model_copy(update={"assigned": True})
         write_cluster_table(tmp_path, ClusterTable(nodes=table, share=0.5))
         assert (nodes.assigned, nodes.refresh()) == (frozenset(), True)
         assert (nodes.assigned, nodes.refresh()) == ({"b"}, False)
