@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.arlo.placing import start
-from tidal.arlo.policies import ArloBatch, ArloQuery, PartitionedPolicy
+from tidal.arlo.policies import (
+    ArloBatch,
+    ArloQuery,
+    CompletionRule,
+    CongestionRule,
+    DispatchRule,
+    PartitionedPolicy,
+)
 from tidal.errors import InvalidArgument
 
 RUNTIMES = (32, 64, 128)
@@ -224,9 +231,14 @@ class TestChanges:
             max_size=80,
         ),
         st.integers(1, 2),
+        st.sampled_from([CompletionRule(), CongestionRule()]),
+        st.sampled_from([1.0, 0.5, 0.25]),
     )
-    def test_every_query_leaves_once_while_nodes_come_and_go(self, events: list[tuple[str, int]], depth: int) -> None:
-        policy = policy_over(depth=depth, b=B)
+    def test_every_query_leaves_once_while_nodes_come_and_go(
+        self, events: list[tuple[str, int]], depth: int, rule: DispatchRule, share: float
+    ) -> None:
+        policy = PartitionedPolicy(RUNTIMES, [0.01, 0.02, 0.04], 0.4, LOCAL, rule=rule, depth=depth)
+        policy.allocate(LOCAL, {"b": B}, share)
         submitted, left = list[ArloQuery](), list[ArloQuery]()
         running, held = list[ArloBatch](), list[ArloBatch]()
         remote: dict[str, list[int]] = {"b": B}
@@ -250,7 +262,8 @@ class TestChanges:
             elif kind == "nodes":
                 digits = [number // 3**i % 3 for i in range(6)]
                 remote = {name: counts for name, counts in (("b", digits[:3]), ("c", digits[3:])) if any(counts)}
-                policy.allocate(LOCAL, remote)
+                # What is assigned changes too: instances move between the levels.
+                policy.allocate(LOCAL, remote, share, [name for name in remote if number % 2])
             assert len(policy) == len(submitted) - len(left)
             assert sum(policy.outstanding) == len(policy) + len(running)
             for name, counts in remote.items():

@@ -7,7 +7,9 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,13 @@ from testing.waiting import until
 from tests.arlo.conftest import LENGTHS
 from tests.arlo.support import Traffic, make_texts
 from tidal.repository.allocation import make_allocation, write_allocation
-from tidal.repository.cluster_table import CLUSTER_FILE, read_cluster_table
+from tidal.repository.cluster_table import (
+    CLUSTER_FILE,
+    ClusterTable,
+    RemoteNode,
+    read_cluster_table,
+    write_cluster_table,
+)
 from tidal.server.allocate import LiveFront, allocate, partitioned_model
 from tidal.server.child import RunningServer, tidal_serve
 from tidal.server.local_http import open_url
@@ -213,6 +221,55 @@ def test_a_watched_node_is_followed(nodes: dict[str, RunningServer]) -> None:
         watching.send_signal(signal.SIGTERM)
         _, errors = watching.communicate(timeout=60)
     assert (watching.returncode, errors) == (0, "")
+
+
+def in_flight(url: str, clients: int) -> None:
+    """Classify short texts, one at a time by each client."""
+    with ThreadPoolExecutor(clients) as pool:
+        for done in [pool.submit(classify_each, url) for _ in range(clients)]:
+            done.result()
+
+
+def classify_each(url: str) -> None:
+    with Client(url, timeout_s=60) as client:
+        for _ in range(30):
+            client.classify("tiny", "good")
+
+
+def test_an_entrance_uses_the_instances_that_are_assigned_to_it_first(nodes: dict[str, RunningServer]) -> None:
+    """Four nodes on two servers: `c`, on the server of `a`, is assigned to `a`; `b` and `d` are another entrance's."""
+    repository, every = nodes["a"].state.repository, {16: 1, 32: 1, 64: 1}
+    front = partitioned_model(repository, "tiny")
+    live = LiveFront(nodes["a"].control, nodes["a"].state.metrics, repository, front)
+
+    def count(name: str) -> float:
+        return sum(ran(nodes[name], length) for length in LENGTHS)
+
+    def connect(assigned: str) -> None:
+        table = {
+            name: RemoteNode(grpc=nodes[server].state.grpc, instances=every, rank=rank, assigned=name in assigned)
+            for rank, (name, server) in enumerate((("c", "a"), ("b", "b"), ("d", "b")))
+        }
+        write_cluster_table(repository / "tiny", ClusterTable(nodes=table, share=0.5))
+        time.sleep(1.0)  # the front reads it every 250 ms
+
+    allocate(live, every, lambda line: None)
+    try:
+        connect("c")
+        assert until(lambda: remote(nodes["a"]) == 9)
+        here = count("a")
+        in_flight(nodes["a"].grpc, 3)  # a third query waits for an own instance: others are expected to have 1.5
+        assert until(lambda: count("a") == here + 90)
+        there = count("b")
+        in_flight(nodes["a"].grpc, 16)
+        assert until(lambda: count("b") > there)
+        # Without assignment an own query counts twice, and other instances as idle.
+        connect("")
+        there = count("b")
+        in_flight(nodes["a"].grpc, 3)
+        assert until(lambda: count("b") > there)
+    finally:
+        allocate(live, {16: 0, 32: 0, 64: 1}, lambda line: None)
 
 
 class TestCommands:

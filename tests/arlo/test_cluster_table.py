@@ -37,6 +37,10 @@ NODE = RemoteNode(grpc="127.0.0.1:1", instances={16: 1, 64: 2})
         ('{"nodes": {"b": {"grpc": "h:1", "instances": {}}}}', "at least 1 item"),
         ('{"nodes": {"a b": {"grpc": "h:1", "instances": {"16": 1}}}}', "'a b' is not a node name; expected 1 to 63"),
         ('{"nodes": {"b": {"grpc": "h:1", "rank": -1, "instances": {"16": 1}}}}', "rank: input should be greater than"),
+        (
+            '{"nodes": {"b": {"grpc": "h:1", "assigned": 1, "instances": {"16": 1}}}}',
+            "assigned: input should be a valid",
+        ),
         ('{"nodes": {}, "entrances": {"a b": "h:1"}}', "'a b' is not a node name; expected 1 to 63"),
         ('{"nodes": {}, "entrances": {"a": "h"}}', "'h' is not an address; expected host:port"),
         ('{"nodes": {}, "share": 0}', "share: input should be greater than 0"),
@@ -94,6 +98,10 @@ class TestNodesOfAFront:
         write_cluster_table(tmp_path, ClusterTable(nodes=table, share=0.5))
         assert nodes.refresh()
         assert (nodes.share, nodes.refresh()) == (0.5, False)
+        table["b"] = table["b"].model_copy(update={"assigned": True})
+        write_cluster_table(tmp_path, ClusterTable(nodes=table, share=0.5))
+        assert (nodes.assigned, nodes.refresh()) == (frozenset(), True)
+        assert (nodes.assigned, nodes.refresh()) == ({"b"}, False)
         nodes.close()
 
     def test_connections_to_nodes_that_left_or_moved_are_closed_and_no_others(

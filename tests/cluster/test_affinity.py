@@ -53,6 +53,8 @@ def test_nodes_are_assigned_to_the_nodes_where_queries_arrive() -> None:
     tables = node_tables(cluster.nodes, None, {MODEL: found})
     assert order({name: node.rank for name, node in tables["a"][MODEL].nodes.items()}) == order(ranks["a"])
     assert (tables["a"][MODEL].share, tables["c"][MODEL].share) == (0.5, 1.0)
+    assigned = {name: {each for each, its in row[MODEL].nodes.items() if its.assigned} for name, row in tables.items()}
+    assert assigned == {"a": {"c", "e"}, "b": {"d", "f"}, **{name: set() for name in "cdef"}}
 
 
 def test_small_changes_and_pauses_change_nothing() -> None:

@@ -44,6 +44,8 @@ class RemoteNodes:
         self._used: dict[str, list[int]] = {}
         self.share = 1.0
         """Share of the model's queries that arrive at this node."""
+        self.assigned: frozenset[str] = frozenset()
+        """Nodes whose instances this node's front uses first, and those of other entrances do not."""
         self.entrances: Mapping[str, str] = {}
         """`host:port` of the gRPC endpoint of each entrance, by name; only known to a node that is none."""
         self._read()
@@ -52,18 +54,21 @@ class RemoteNodes:
 
     def refresh(self) -> bool:
         """Read a changed table, and note which nodes are reachable; return whether an attribute changed."""
-        before = list(self.instances.items()), self.share, self.entrances
+        before = self._state()
         stamp = file_stamp(self._folder / CLUSTER_FILE)
         if stamp != self._stamp:
             self._stamp = stamp
             self._read()
         self.instances = self._reachable()
-        return before != (list(self.instances.items()), self.share, self.entrances)
+        return before != self._state()
 
     def close(self) -> None:
         """Close all connections."""
         for server in self.servers.values():
             server.close()
+
+    def _state(self) -> tuple[object, ...]:
+        return list(self.instances.items()), self.share, self.assigned, self.entrances
 
     def _reachable(self) -> dict[str, list[int]]:
         return {name: counts for name, counts in self._used.items() if self.servers[name].reachable}
@@ -78,6 +83,7 @@ class RemoteNodes:
             return
         before, self.servers = self.servers, servers
         self._nodes, self.share, self.entrances = table.nodes, table.share, table.entrances
+        self.assigned = frozenset(name for name, node in table.nodes.items() if node.assigned)
         self._used = {
             name: [node.instances.get(length, 0) for length in self._lengths]
             for name, node in sorted(table.nodes.items(), key=lambda each: each[1].rank)

@@ -139,6 +139,7 @@ class PartitionedService:
                 [*instances[:-1], max(instances[-1], self._keeps_longest)],
                 self._nodes.instances,
                 self._nodes.share,
+                self._nodes.assigned,
                 accepts=entrance,
             )
             self._runner.remote_lanes = self._policy.remote_lanes

@@ -31,7 +31,8 @@ class _ModelAffinity:
         if not _alike(shares, self.found.shares) or instances != self.instances or fronts != self.fronts:
             self.instances, self.fronts = instances, fronts
             assigned = assign_nodes(instances, shares)
-            self.found = ModelEntrances({front: _ranks(front, assigned, list(instances)) for front in fronts}, shares)
+            ranks = {front: _ranks(front, assigned, list(instances)) for front in fronts}
+            self.found = ModelEntrances(ranks, shares, assigned)
         return self.found
 
 

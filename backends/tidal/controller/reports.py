@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from tidal.arlo.scheduling import Assignment
 from tidal.controller.counts import ModelCounts
 from tidal.errors import InvalidArgument
 from tidal.repository.cluster_table import ClusterTable, RemoteNode
@@ -146,10 +147,12 @@ class ModelEntrances:
     Attributes:
         ranks: Rank of each other node by node; of equally loaded instances, those of the lowest rank are used.
         shares: Share of the queries that arrive at each node; none where few do.
+        assigned: Nodes of each entrance, as far as queries arrive there: its own one and those that it uses first.
     """
 
     ranks: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
+    assigned: Assignment = field(default_factory=dict)
 
 
 def node_tables(
@@ -173,7 +176,7 @@ def node_tables(
         for front in report.models:
             others: dict[str, RemoteNode] = {}
             known = (entrances or {}).get(front.model, ModelEntrances())
-            rank = known.ranks.get(name, {})
+            rank, assigned = known.ranks.get(name, {}), known.assigned.get(name, ())
             for other, its in sorted(reports.items()):
                 model = its.of_model(front.model)
                 if other == name or its.draining or model is None or model.version != front.version:
@@ -181,7 +184,13 @@ def node_tables(
                 most = (limits or {}).get(front.model, {}).get(other, model.usable)
                 counts = [min(pair) for pair in zip(model.usable, most, strict=True)]
                 instances = dict(zip(model.profile.lengths, counts, strict=True))
-                others[other] = RemoteNode(grpc=its.grpc, instances=instances, rank=rank.get(other, 0), tls=None)
+                others[other] = RemoteNode(
+                    grpc=its.grpc,
+                    instances=instances,
+                    rank=rank.get(other, 0),
+                    assigned=other in assigned,
+                    tls=None,
+                )
             table = ClusterTable(nodes=others, share=known.shares.get(name, 1.0))
             if not report.entrance:
                 table = ClusterTable(

@@ -2,7 +2,7 @@
 
 The file is next to the version folders and to `allocation.json`, which has the instances of this node:
 
-    {"share": 0.5, "nodes": {"b": {"grpc": "10.0.0.2:8001", "rank": 0, "instances": {"64": 1, "512": 2}}}}
+    {"share": 0.5, "nodes": {"b": {"grpc": "10.0.0.2:8001", "rank": 0, "assigned": true, "instances": {"64": 1}}}}
 
 On a node that is no entrance the table has no nodes, and `entrances` names where queries may be sent.
 
@@ -49,6 +49,9 @@ class RemoteNode(BaseModel):
     instances: Counts = Field(min_length=1, description="instances of each runtime, by max_length in tokens")
     rank: int = Field(
         0, ge=0, description="of equally loaded instances, those of the node with the lowest rank are used"
+    )
+    assigned: bool = Field(
+        False, description="whether fronts of this node use its instances first, and those of other entrances do not"
     )
     tls: NodeTls | None = Field(None, description="TLS of the connection; None for a connection without TLS")
 

@@ -93,6 +93,7 @@ def write_tables(servers: Mapping[str, RunningServer], model: str, instances: In
                 grpc=servers[other].state.grpc,
                 instances=dict(zip(MAX_LENGTHS, instances[other], strict=True)),
                 rank=rank,
+                assigned=other in assigned.get(name, ()),
                 tls=None,
             )
             for other, rank in ranks.items()

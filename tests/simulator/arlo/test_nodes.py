@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidal.arlo.policies import CompletionRule
 from tidal.arlo.scheduling import AllocationProblem, RuntimeProfile, demand_by_runtime, solve
 from tidal.errors import InvalidArgument
 from tidal.simulator.arlo import (
@@ -224,6 +225,20 @@ def mean_ms(nodes: SimulatedNodes, rate: float) -> float:
 def test_entrances_with_assigned_nodes_answer_as_soon_as_one() -> None:
     one, four = (mean_ms(SimulatedNodes((4,) * 24, entrances), 3500) for entrances in (1, 4))
     assert four < 1.1 * one
+
+
+class Undivided(CompletionRule):
+    """The rule where nothing is known of how the instances are divided."""
+
+    divides = False
+
+
+def test_near_capacity_an_own_query_at_an_assigned_instance_does_not_count_for_others() -> None:
+    """Counted once per entrance, queries go to longer runtimes while the queue is short."""
+    one, four = (SimulatedNodes((4,) * 24, entrances) for entrances in (1, 4))
+    least = mean_ms(one, 5000)
+    assert mean_ms(replace(one, rule=Undivided()), 5000) == least
+    assert mean_ms(four, 5000) < 1.25 * least < mean_ms(replace(four, rule=Undivided()), 5000)
 
 
 def test_hops_do_not_idle_the_instances_of_other_nodes() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -29,7 +29,8 @@ class RuntimeInstance:
     running: int = 0
     added: int = 0  # load beyond its own queries, such as that of a full instance while it is blocked
     returned: list[ArloBatch] = field(default_factory=list)  # batches that it could not run, until they are finished
-    order: int = _REMOVED  # among the instances of its level
+    level: RuntimeLevel = field(init=False, repr=False)  # that it was arranged in last
+    order: int = _REMOVED  # among the instances of that level
 
     @property
     def outstanding(self) -> int:
@@ -51,24 +52,19 @@ class RuntimeInstance:
         """Whether no batch of it is left that is not finished."""
         return not self.running and not self.returned
 
-    def finish(self, batch: ArloBatch, capacity: int) -> None:
-        """Count a batch no longer that has run, or that it could not run.
-
-        Args:
-            batch: Batch of one query.
-            capacity: Queries that it finishes within the SLO.
-        """
+    def finish(self, batch: ArloBatch) -> None:
+        """Count a batch of one query no longer that has run, or that it could not run."""
         if batch not in self.returned:
             self.running -= 1
             return
         self.returned.remove(batch)
         if not self.returned:
-            self.added -= capacity
+            self.added -= self.level.capacity
 
-    def give_back(self, batch: ArloBatch, capacity: int) -> None:
+    def give_back(self, batch: ArloBatch) -> None:
         """Count a batch that it could not run; until `finish` it starts nothing, and its load is that of a full one."""
         if not self.returned:
-            self.added += capacity
+            self.added += self.level.capacity
         self.returned.append(batch)
         self.running -= 1
 
@@ -89,6 +85,8 @@ class RuntimeLevel:
         self.max_length = max_length
         self.capacity = capacity
         self.seconds = seconds
+        self.others: RuntimeLevel | None = None
+        """The runtime's instances that are assigned to other entrances, if there are any apart from these."""
         self._instances: list[RuntimeInstance] = []  # by order
         self._heap: list[int] = []  # load << _ORDER_BITS | order
 
@@ -104,15 +102,20 @@ class RuntimeLevel:
             instance.order = _REMOVED
         self._instances = list(instances)
         for order, instance in enumerate(self._instances):
-            instance.order = order
+            instance.level, instance.order = self, order
         self._rebuild()
 
-    def by_node(self) -> dict[str | None, list[RuntimeInstance]]:
-        """Return the instances of each node (None: local ones), the least loaded first."""
-        found: dict[str | None, list[RuntimeInstance]] = {}
-        for instance in sorted(self._instances, key=lambda each: (each.load, each.lane)):
-            found.setdefault(instance.node, []).append(instance)
-        return found
+    def expected_load(self, share: float) -> float:
+        """Return the outstanding queries of all entrances that the head is expected to have.
+
+        Others use these instances as this entrance does, so its own queries are a share of all. If they are assigned to
+        this entrance, others send there what this one sends to theirs.
+
+        Args:
+            share: Share of the queries that arrive at this entrance.
+        """
+        load = self.head().load
+        return load / share if self.others is None else load + self.others.head().load * (1.0 / share - 1.0)
 
     def update(self, instance: RuntimeInstance) -> None:
         """Reorder an instance after its load changed; does nothing for a removed one."""
@@ -146,6 +149,14 @@ class RuntimeLevel:
         heapify(self._heap)
 
 
+def by_node(instances: Iterable[RuntimeInstance]) -> dict[str | None, list[RuntimeInstance]]:
+    """Return the instances of each node (None: local ones), the least loaded first."""
+    found: dict[str | None, list[RuntimeInstance]] = {}
+    for instance in sorted(instances, key=lambda each: (each.load, each.lane)):
+        found.setdefault(instance.node, []).append(instance)
+    return found
+
+
 def fitting_levels(levels: Sequence[RuntimeLevel]) -> list[list[RuntimeLevel]]:
     """Return by length in tokens the levels with instances that fit it, ascending.
 
@@ -159,21 +170,29 @@ def fitting_levels(levels: Sequence[RuntimeLevel]) -> list[list[RuntimeLevel]]:
     return fitting
 
 
-def check_counts(node: str | None, counts: Sequence[int], runtimes: int, longest: int) -> None:
-    """Check the numbers of instances of a node.
+def count_instances(instances: Iterable[RuntimeInstance], node: str | None, runtimes: int) -> list[int]:
+    """Return the number of instances of a node (None: local ones) by runtime."""
+    found = [0] * runtimes
+    for instance in instances:
+        found[instance.runtime] += instance.node == node
+    return found
+
+
+def check_counts(wanted: Mapping[str | None, Sequence[int]], runtimes: int, longest: int) -> None:
+    """Check numbers of instances.
 
     Args:
-        node: Name of the node; None for this one.
-        counts: Instances by runtime.
+        wanted: Instances by runtime of each node; None for this one.
         runtimes: Number of runtimes.
         longest: Minimum number of instances of the longest runtime on this node (Eq. 7).
 
     Raises:
         InvalidArgument: The numbers do not match the runtimes.
     """
-    if len(counts) != runtimes or min(counts) < 0 or (node is None and counts[-1] < longest):
-        where = "" if node is None else f" of node '{node}'"
-        least = f", at least {longest} for the longest runtime" if node is None and longest else ""
-        raise InvalidArgument(
-            f"the allocation {list(counts)}{where} does not match the runtimes; expected {runtimes} counts{least}"
-        )
+    for node, counts in wanted.items():
+        if len(counts) != runtimes or min(counts) < 0 or (node is None and counts[-1] < longest):
+            where = "" if node is None else f" of node '{node}'"
+            least = f", at least {longest} for the longest runtime" if node is None and longest else ""
+            raise InvalidArgument(
+                f"the allocation {list(counts)}{where} does not match the runtimes; expected {runtimes} counts{least}"
+            )

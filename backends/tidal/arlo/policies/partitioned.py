@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, count
+from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate, chain, count
 from operator import attrgetter
 
+from tidal.arlo.policies.assigned import OthersLevel, divide
 from tidal.arlo.policies.base import ArloBatch, ArloQuery
 from tidal.arlo.policies.deadlines import WaitingDeadlines
-from tidal.arlo.policies.levels import RuntimeInstance, RuntimeLevel, check_counts, fitting_levels
+from tidal.arlo.policies.levels import (
+    RuntimeInstance,
+    RuntimeLevel,
+    by_node,
+    check_counts,
+    count_instances,
+    fitting_levels,
+)
 from tidal.arlo.policies.rules import CongestionRule, DispatchRule
 from tidal.arlo.scheduling import capacity_within
 from tidal.errors import InvalidArgument
@@ -59,6 +67,7 @@ class PartitionedPolicy:
             self._make_level(max_length, capacity_within(slo_s, latency), seconds)
             for max_length, latency, seconds in zip(runtimes, latencies_s, accumulate(latencies_s, max), strict=True)
         ]
+        self._levels_of_others = [OthersLevel(each.max_length, each.capacity, each.seconds) for each in self._levels]
         self._lanes = count()
         self._instances: dict[int, RuntimeInstance] = {}
         self._leaving: dict[int, RuntimeInstance] = {}
@@ -83,7 +92,7 @@ class PartitionedPolicy:
     @property
     def instances(self) -> list[int]:
         """Local instances by runtime, including leaving ones."""
-        return self._count(None)
+        return count_instances(self._instances.values(), None, len(self._levels))
 
     @property
     def lanes(self) -> dict[int, int]:
@@ -93,7 +102,8 @@ class PartitionedPolicy:
     @property
     def remote(self) -> dict[str, list[int]]:
         """Instances by runtime of each other node, including leaving ones."""
-        return {node: self._count(node) for node in sorted(set(self.remote_lanes.values()))}
+        every, runtimes = self._instances.values(), len(self._levels)
+        return {node: count_instances(every, node, runtimes) for node in sorted(set(self.remote_lanes.values()))}
 
     @property
     def remote_lanes(self) -> dict[int, str]:
@@ -129,7 +139,7 @@ class PartitionedPolicy:
         for instance in self._instances.values():
             instance.queue.clear()
             instance.waiting = 0
-            self._levels[instance.runtime].update(instance)
+            instance.level.update(instance)
 
     def expired(self, now: float) -> list[ArloQuery]:
         """Remove and return the queries that would miss their deadline even if their instance started them now."""
@@ -141,7 +151,7 @@ class PartitionedPolicy:
                 self._ready.remove(instance)
             instance.queue.remove(query)
             self._dequeued(query, instance)
-            self._levels[instance.runtime].update(instance)
+            instance.level.update(instance)
         return late
 
     def next_batch(self, now: float) -> ArloBatch | None:
@@ -160,12 +170,12 @@ class PartitionedPolicy:
         """Free the instance of a query that has run or failed; remove the instance if it was leaving."""
         instance = self._instances[batch.lane]
         was_ready = instance.ready
-        instance.finish(batch, self._levels[instance.runtime].capacity)
+        instance.finish(batch)
         if batch.lane in self._leaving:
             if instance.idle:
                 del self._leaving[batch.lane], self._instances[batch.lane]
             return
-        self._levels[instance.runtime].update(instance)
+        instance.level.update(instance)
         if instance.ready and not was_ready:
             self._ready.append(instance)
 
@@ -175,10 +185,9 @@ class PartitionedPolicy:
         Until `finished` the instance starts nothing and is as loaded as a full one, so that others are preferred.
         """
         instance = self._instances[batch.lane]
-        level = self._levels[instance.runtime]
         orphans = self._take_queue(instance)
-        instance.give_back(batch, level.capacity)
-        level.update(instance)
+        instance.give_back(batch)
+        instance.level.update(instance)
         self._dispatch_again([*batch.queries, *orphans])
 
     def allocate(
@@ -186,6 +195,7 @@ class PartitionedPolicy:
         instances: Sequence[int],
         remote: Mapping[str, Sequence[int]] | None = None,
         share: float = 1.0,
+        assigned: Collection[str] = (),
         *,
         accepts: bool = True,
     ) -> None:
@@ -198,8 +208,8 @@ class PartitionedPolicy:
             instances: Local instances by runtime, at least one of the last (Eq. 7) if queries come or are outstanding.
             remote: Instances by runtime of each other node, in the order in which equally loaded ones are preferred;
                 None if there is none.
-            share: Share of the queries for these instances that this policy dispatches; others dispatch the rest alike.
-                What an instance has of the others is unknown, so its congestion is that of its own queries over this.
+            share: Share of the queries for these instances that this policy dispatches (`RuntimeLevel.expected_load`).
+            assigned: Nodes of `remote` whose instances this policy uses first, and others do not.
             accepts: Whether queries are submitted.
 
         Raises:
@@ -207,34 +217,29 @@ class PartitionedPolicy:
         """
         wanted: dict[str | None, Sequence[int]] = {None: instances}
         wanted.update((node, counts) for node, counts in (remote or {}).items())
-        longest = int(accepts or any(self.outstanding))
-        for node, counts in wanted.items():
-            check_counts(node, counts, len(self._levels), longest)
-        self._share = share if remote else 1.0
+        check_counts(wanted, len(self._levels), int(accepts or any(self.outstanding)))
         gone = {instance.node for instance in self._instances.values()}.difference(wanted)
-        orphans, none = list[ArloQuery](), [0] * len(self._levels)
-        for runtime, level in enumerate(self._levels):
-            by_node, staying = level.by_node(), list[RuntimeInstance]()
+        orphans, arranged, none = list[ArloQuery](), list[list[RuntimeInstance]](), [0] * len(self._levels)
+        for runtime, levels in enumerate(zip(self._levels, self._levels_of_others, strict=True)):
+            before, staying = by_node(chain(*levels)), list[RuntimeInstance]()
             for node in (*wanted, *gone):
-                number, present = wanted.get(node, none)[runtime], by_node.get(node, [])
+                number, present = wanted.get(node, none)[runtime], before.get(node, [])
                 leaving = max(0, len(present) - number)
                 for instance in present[:leaving]:
                     orphans += self._remove_instance(instance)
                 added = [self._add_instance(runtime, node) for _ in range(number - len(present))]
                 staying += sorted([*present[leaving:], *added], key=_lane)
-            level.arrange(staying)
-        self._fitting = fitting_levels(self._levels)
+            arranged.append(staying)
+        self._share = share if remote else 1.0
+        divide(self._levels, self._levels_of_others, arranged, assigned, self._share if self._rule.divides else 1.0)
+        self._fitting = fitting_levels(list(chain(*zip(self._levels, self._levels_of_others, strict=True))))
         self._dispatch_again(orphans)
-
-    def _count(self, node: str | None) -> list[int]:
-        own = [instance.runtime for instance in self._instances.values() if instance.node == node]
-        return [own.count(runtime) for runtime in range(len(self._levels))]
 
     def _dispatch(self, query: ArloQuery) -> None:
         """Queue a query at an instance of a runtime that fits it."""
         candidates = self._fitting[query.length]  # line 2
         level, instance = self._choose(candidates)
-        if level is not candidates[0]:
+        if level.max_length > candidates[0].max_length:
             self.demotions += 1
         queue = instance.queue
         if queue and query.arrival < queue[-1].arrival:

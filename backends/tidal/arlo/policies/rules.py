@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from tidal.arlo.policies.algorithm_1 import choose_level
 from tidal.arlo.policies.levels import RuntimeLevel
@@ -14,12 +14,17 @@ from tidal.arlo.policies.levels import RuntimeLevel
 class DispatchRule(Protocol):
     """Chooses one of the runtimes that a query fits."""
 
+    @property
+    def divides(self) -> bool:
+        """Whether the instances that are assigned to other entrances may be candidates of their own."""
+
     def choose(self, candidates: Sequence[RuntimeLevel], share: float) -> RuntimeLevel:
         """Return the level whose head gets the query.
 
         Args:
-            candidates: Levels that fit the query, ascending by `max_length`, each with instances.
-            share: Share of the instances' queries that this policy dispatches: their loads are those of its own.
+            candidates: Levels that fit the query, ascending by `max_length`, each with instances. Where instances are
+                divided, a runtime has two: the instances that are assigned to this entrance, then the others.
+            share: Share of the instances' queries that this policy dispatches: loads are those of its own queries.
         """
 
 
@@ -36,6 +41,7 @@ class CongestionRule:
     threshold: float = 0.85
     decay: float = 0.9
     peek: int = 6
+    divides: ClassVar[bool] = False
 
     def choose(self, candidates: Sequence[RuntimeLevel], share: float) -> RuntimeLevel:
         """See `DispatchRule`."""
@@ -53,13 +59,15 @@ class CompletionRule:
     outstanding ones and that query itself. Where two are equally fast, the shorter runtime gets it.
     """
 
+    divides: ClassVar[bool] = True
+
     def choose(self, candidates: Sequence[RuntimeLevel], share: float) -> RuntimeLevel:
         """See `DispatchRule`."""
         chosen, least = candidates[0], math.inf
         for level in candidates:
             if level.seconds >= least:  # even if it idles
                 continue
-            seconds = (level.head().load / share + 1.0) * level.seconds
+            seconds = (level.expected_load(share) + 1.0) * level.seconds
             if seconds < least:
                 chosen, least = level, seconds
         return chosen

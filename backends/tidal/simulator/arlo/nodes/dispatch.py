@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tidal.arlo.policies import PartitionedPolicy
 from tidal.arlo.policies.levels import RuntimeInstance
@@ -24,6 +24,7 @@ class InformedPolicy(PartitionedPolicy):
         instances: Sequence[int],
         remote: Mapping[str, Sequence[int]] | None = None,
         share: float = 1.0,
+        assigned: Collection[str] = (),
         *,
         accepts: bool = True,
     ) -> None:

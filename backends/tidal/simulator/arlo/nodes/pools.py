@@ -117,7 +117,7 @@ class Entrance:
         preferred = preferred_nodes(self.node.name, assigned, list(table))
         others = {name: table[name] for name in preferred if name not in self.unreachable}
         share = 1 / len(assigned) if self.node.name in assigned else 1.0
-        self.policy.allocate(self.node.instances, others, share)
+        self.policy.allocate(self.node.instances, others, share, assigned.get(self.node.name, ()))
         self.lanes = {lane: nodes[name] for lane, name in self.policy.remote_lanes.items()}
 
 
