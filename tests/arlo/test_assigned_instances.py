@@ -50,7 +50,7 @@ def test_what_this_entrance_sends_to_others_they_send_to_its_instances() -> None
     assert nodes_of(policy, 2, 100) == "ab"
 
 
-def test_an_instance_that_is_assigned_anew_keeps_its_queries() -> None:
+def test_an_instance_that_is_assigned_again_keeps_its_queries() -> None:
     policy = policy_of()
     nodes_of(policy, 2, 100)
     policy.allocate(ROW, NODES, 0.5, ["c"])
