@@ -18,9 +18,9 @@ def make_batch(seconds: float, *, alone: bool) -> ArloBatch:
 
 def waited(wait: SubmitterWait, now: float, *, took: float = 0.01) -> bool:
     """Submit one query whose batch runs alone; return whether the thread waits for it."""
-    wait.submitted(now, 1)
+    wait.submitted_at(now)
     batch = make_batch(took, alone=True)
-    if wait.limit_s(batch, now) < took:
+    if wait.limit_s(batch, now, since=now, rows=1) < took:
         return False
     wait.waited(batch, now + took)
     return True
@@ -32,20 +32,17 @@ def waited(wait: SubmitterWait, now: float, *, took: float = 0.01) -> bool:
 )
 def test_it_waits_for_short_batches_and_longer_for_lone_ones(seconds: float, alone: bool, waits: bool) -> None:
     wait = SubmitterWait(grouped=True)
-    wait.submitted(1.0, 1)
-    assert (wait.limit_s(make_batch(seconds, alone=alone), 1.0) > 0) == waits
+    assert (wait.limit_s(make_batch(seconds, alone=alone), 1.0, since=1.0, rows=1) > 0) == waits
 
 
 def test_the_waits_of_a_submission_are_bounded_together() -> None:
     wait = SubmitterWait(grouped=True)
-    wait.submitted(1.0, 1)
-    assert wait.limit_s(make_batch(0.5e-3, alone=False), 1.002) == 0
+    assert wait.limit_s(make_batch(0.5e-3, alone=False), 1.002, since=1.0, rows=1) == 0
 
 
 def test_submissions_of_one_request_each_do_not_wait() -> None:
     wait = SubmitterWait(grouped=False)
-    wait.submitted(1.0, 1)
-    assert wait.limit_s(make_batch(0.1e-3, alone=True), 1.0) == 0
+    assert wait.limit_s(make_batch(0.1e-3, alone=True), 1.0, since=1.0, rows=1) == 0
 
 
 def test_after_a_deadline_there_are_no_long_waits_for_10_seconds() -> None:
@@ -75,11 +72,11 @@ def test_no_wait_is_longer_than_its_bound(batches: list[tuple[float, bool, float
     wait, now = SubmitterWait(grouped=True), 0.0
     for seconds, alone, pause, deadline in batches:
         now += pause
-        wait.submitted(now, 2)
+        wait.submitted_at(now)
         if deadline:
             wait.deadline_at(now)
         batch = make_batch(seconds, alone=alone)
-        limit = wait.limit_s(batch, now)
+        limit = wait.limit_s(batch, now, since=now, rows=2)
         assert 0 <= limit <= ALONE_S + 1e-3
         if deadline:
             assert limit <= 2e-3

@@ -128,10 +128,11 @@ class ArloService:
             now: Time of its decision, by `time.monotonic()`, in seconds.
             arrived: Number of rows that arrived together.
         """
-        self._waits.submitted(now, arrived)
+        since = now
+        self._waits.submitted_at(since)
         while batch is not None:
             started = self._execution.start(batch, now)
-            wait_s = self._waits.limit_s(batch, time.monotonic())
+            wait_s = self._waits.limit_s(batch, time.monotonic(), since=since, rows=arrived)
             outcome = self._outcome(started, wait_s) if wait_s > 0 else None
             if outcome is None:
                 with self._lock:

@@ -1,4 +1,4 @@
-"""How long the thread that submits queries waits for the batches that it starts. Pure: the caller gives the times."""
+"""How long threads that submit queries wait for the batches that they start. Pure: the caller gives the times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TRIAL_EVERY = 16
 
 
 class SubmitterWait:
-    """Limits of the waits of one thread, which waits for short batches, and longer for a batch that runs alone.
+    """Limits of the waits of submitting threads: short ones, and longer ones for a batch that runs alone.
 
     Times are in seconds by `time.monotonic()`.
 
@@ -39,7 +39,6 @@ class SubmitterWait:
     def __init__(self, grouped: bool) -> None:
         self._grouped = grouped
         self._last_deadline = -math.inf  # arrival of the last query with a deadline
-        self._until = self._until_alone = 0.0
         self._ended: float | None = None  # end of the last wait for a batch that ran alone, until the next submission
         self._hidden = 0.0
         self._batches = 0
@@ -48,31 +47,31 @@ class SubmitterWait:
         """Record the arrival of a query with a deadline."""
         self._last_deadline = arrival
 
-    def submitted(self, now: float, rows: int) -> None:
-        """Begin the waits of a submission.
-
-        Args:
-            now: Present time.
-            rows: Number of rows that were submitted together.
-        """
+    def submitted_at(self, now: float) -> None:
+        """Record a submission."""
         if self._ended is not None:
             self._hidden += ((now - self._ended < _AT_ONCE_S) - self._hidden) * _WEIGHT
             self._ended = None
-        more = _HERE_PER_ROW_S * rows
-        self._until, self._until_alone = now + HERE_S + more, now + ALONE_S + more
 
-    def limit_s(self, batch: ArloBatch, now: float) -> float:
-        """Return the longest wait for a batch that was started, in seconds; 0 for none."""
+    def limit_s(self, batch: ArloBatch, now: float, *, since: float, rows: int) -> float:
+        """Return the longest wait for a batch that was started, in seconds; 0 for none.
+
+        Args:
+            batch: The batch.
+            now: Present time.
+            since: Time of the submission, whose waits are bounded together.
+            rows: Number of rows that were submitted together.
+        """
         if not self._grouped:
             return 0.0
         alone = batch.alone and now - self._last_deadline > _WITHOUT_DEADLINES_S
         if alone:
             self._batches += 1
             alone = self._hidden <= _MOST_HIDDEN or self._batches % _TRIAL_EVERY == 0
-        short_s, until = (ALONE_S, self._until_alone) if alone else (SHORT_S, self._until)
+        short_s, here_s = (ALONE_S, ALONE_S) if alone else (SHORT_S, HERE_S)
         if batch.seconds > short_s + _SHORT_PER_ROW_S * len(batch.queries):
             return 0.0
-        return max(0.0, until - now)
+        return max(0.0, since + here_s + _HERE_PER_ROW_S * rows - now)
 
     def waited(self, batch: ArloBatch, now: float) -> None:
         """Record the end of a wait in which a batch has ended."""

@@ -10,8 +10,21 @@ import pytest
 
 from testing.waiting import until
 from tests.flover.service.runners import Gate, ScriptedMixedRunner, ScriptedRunner, greedy
-from tests.flover.service.running import FakePrompt, running
+from tests.flover.service.running import FakePrompt, RunningService, running
 from tidal.errors import Cancelled
+
+
+def answer_together(service: RunningService, decoder: ScriptedMixedRunner, *, prompts: int, max_tokens: int) -> None:
+    """Let prompts of 20 tokens arrive while another one is prefilled, and check their answers."""
+    gate = Gate("prefill", 0)
+    decoder.before = gate
+    service.ask(FakePrompt([3], max_tokens=1))
+    assert gate.at(0)
+    asked = [FakePrompt([number] * 20, max_tokens=max_tokens) for number in range(prompts)]
+    assert service.arrives(*asked)
+    gate.open()
+    for number, request in enumerate(asked):
+        assert request.tokens() == greedy([number] * 20, max_tokens)
 
 
 def test_a_new_request_joins_the_next_step_and_a_finished_one_leaves(tmp_path: Path) -> None:
@@ -104,16 +117,7 @@ def test_chunks_of_prompts_share_the_passes_of_decode_steps(tmp_path: Path) -> N
 def test_prompts_that_arrive_together_are_prefilled_together(tmp_path: Path) -> None:
     decoder = ScriptedMixedRunner(4)
     with running(tmp_path, decoder) as service:
-        gate = Gate("prefill", 0)
-        decoder.before = gate
-        before = FakePrompt([3], max_tokens=1)
-        service.ask(before)
-        assert gate.at(0)
-        asked = [FakePrompt([number] * 20, max_tokens=2) for number in range(3)]
-        assert service.arrives(*asked)
-        gate.open()
-        for number, request in enumerate(asked):
-            assert request.tokens() == greedy([number] * 20, 2)
+        answer_together(service, decoder, prompts=3, max_tokens=2)
         assert decoder.passes == [([], [(0, 20)] * 3)]
 
 
@@ -121,16 +125,7 @@ def test_prompts_that_arrive_together_do_not_wait_for_steps_of_the_first_ones(tm
     """20 prompts of 20 tokens: 13 together have 256 tokens, and the others come in the very next pass."""
     decoder = ScriptedMixedRunner(20)
     with running(tmp_path, decoder, prefill_share=0.01) as service:
-        gate = Gate("prefill", 0)
-        decoder.before = gate
-        before = FakePrompt([3], max_tokens=1)
-        service.ask(before)
-        assert gate.at(0)
-        asked = [FakePrompt([number] * 20, max_tokens=4) for number in range(20)]
-        assert service.arrives(*asked)
-        gate.open()
-        for number, request in enumerate(asked):
-            assert request.tokens() == greedy([number] * 20, 4)
+        answer_together(service, decoder, prompts=20, max_tokens=4)
         assert [(len(slots), len(chunks)) for slots, chunks in decoder.passes] == [(0, 13), (13, 7)]
 
 
