@@ -133,8 +133,7 @@ class FloverRunner:
         def run(begin: int, end: int) -> torch.Tensor | None:
             return self._model.prefill(slot, ids[begin:end], start + begin, last=last and end == count, lora=lora)
 
-        logits = in_parts(run, 0, count)[-1]
-        return logits
+        return in_parts(run, 0, count)[-1]
 
     @torch.inference_mode()
     def score(self, slot: int, token_ids: Ids) -> torch.Tensor:
@@ -226,15 +225,12 @@ class FloverRunner:
 
     @torch.inference_mode()
     def move_slots(self, moves: Iterable[SlotMove], tokens: Sequence[int], *, release: bool = False) -> int:
-        """Carry out the moves of a shuffle.
+        """Carry out the moves of a shuffle; returns the bytes copied.
 
         Args:
             moves: Moves returned by `SlotTable.compact`.
             tokens: Number of tokens held by each slot before the moves; only these are copied.
             release: Whether to release what the moved slots do not hold afterwards.
-
-        Returns:
-            Number of bytes copied.
         """
         return self._buffers.move(moves, tokens, release=release)
 
@@ -252,6 +248,10 @@ class FloverRunner:
     def commit(self, tokens: Mapping[int, int]) -> None:
         """Write zeros to slots, a number of tokens by slot: passes that are measured then read as much memory."""
         self._buffers.commit(tokens)
+
+    def clear(self, slot: int, begin: int, end: int) -> None:
+        """Have the operating system clear some bytes of the memory of a slot that has no tokens."""
+        self._buffers.clear(slot, begin, end)
 
     def release(self, kept: Mapping[int, int]) -> None:
         """Give memory of slots to the operating system, but for a number of tokens by slot."""

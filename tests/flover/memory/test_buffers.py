@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,21 @@ def test_slots_that_are_committed_as_a_whole(dtype: torch.dtype) -> None:
     assert all((each[3, :, :2100] == 1).all() for each in (*buffers.layers, *buffers.scales))
     buffers.release(dict.fromkeys(range(4), 0))
     assert resident(buffers) == 0
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_slot_is_cleared_in_parts(dtype: torch.dtype) -> None:
+    buffers = make(3, 2100, dtype, LARGE, whole=True)
+    # With small pages the kernel's count is that of the parts.
+    for mapped in buffers._mapped.values():
+        mapped._memory.madvise(mmap.MADV_NOHUGEPAGE)
+    size, part = buffers.layout.pages.bytes(1), 10 * PAGE_BYTES
+    write(buffers, 0, 0, buffers.layout.capacity)
+    for begin in range(0, size, part):
+        assert resident(buffers) == size + begin
+        buffers.clear(1, begin, min(size, begin + part))
+    assert resident(buffers) == 2 * size
+    assert all((each[0] == 1).all() and not each[1:].any() for each in (*buffers.layers, *buffers.scales))
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -236,6 +236,23 @@ def test_the_least_recently_used_prefix_goes_first_from_its_end() -> None:
     assert list(memory.written) == [4, 8, 8, 5]
 
 
+def test_memory_that_is_cleared_for_the_first_token_counts_as_it_is_cleared() -> None:
+    memory = CommittedMemory(3, SlotPages((TokenRuns(2, 3, 50),), at_once=True), 300)
+    assert [memory.uncleared(slot) for slot in range(3)] == [100, 100, 100]
+    assert (memory.clear(0, 70), memory.clear(0, 70), memory.clear(0, 70)) == ((0, 70), (70, 100), (100, 100))
+    assert memory.clear(1, 30) == (0, 30)
+    assert memory.bytes == 130
+    memory.write({2: 1})
+    memory.move([(2, 0, False)], [0, 0, 1])  # what was cleared of slot 1 stays
+    assert memory.clear(1, 30) == (30, 60)
+    assert memory.bytes == 260
+    memory.write({1: 1})
+    assert (memory.bytes, [memory.uncleared(slot) for slot in range(3)]) == (300, [0, 0, 0])
+    memory.released([0, 1])
+    assert (memory.bytes, [memory.uncleared(slot) for slot in range(3)]) == (100, [100, 100, 0])
+    assert CommittedMemory(1, PAGES, BYTES).uncleared(0) == 0
+
+
 @pytest.mark.parametrize("holes", [False, True])
 def test_holes_of_a_window_take_a_page(holes: bool) -> None:
     budget = MemoryBudget(5 * BYTES, PAGES, 4, holes)

@@ -51,6 +51,7 @@ class SimulatedService:
     ended: list[Schedulable] = field(default_factory=list)
     refused: list[Schedulable] = field(default_factory=list)
     starting: int = 0  # tokens that may still be prefilled beyond the bound
+    uncleared: int = 0  # bytes of the slots of each generation
 
     def add(self, generations: list[Schedulable], steps: int) -> None:
         self.steps.update(dict.fromkeys(generations, steps))
@@ -64,16 +65,24 @@ class SimulatedService:
         self.refused += decision.refused
         assert all(each not in self.held for each in (*decision.refused, *decision.admitted))
         self.held.update(dict.fromkeys(decision.admitted, 0))
+        for each in decision.admitted:
+            each.uncleared = self.uncleared
         assert sum(each.slots for each in self.held) <= slots
         prefill_s = 0.0
-        chunks = self.scheduler.prefill()
+        chunks, clearing = self.scheduler.prefill(), self.scheduler.clearing
         tokens = sum(chunk.end - chunk.start for chunk in chunks)
+        if clearing is not None:
+            assert running
+            assert clearing.item.uncleared > 0 == self.held[clearing.item]
+            prefill_s += clearing.seconds
+            clearing.item.uncleared -= 1
         if not running:
             self.starting = 1024
         starts = self.starting > 0 and tokens <= 512 and all(chunk.last for chunk in chunks)
         self.starting = self.starting - tokens if chunks and (starts or not running) else 0
         for chunk in chunks:
             assert self.held[chunk.item] == chunk.start < chunk.end <= chunk.item.prompt_tokens
+            assert not chunk.item.uncleared
             self.held[chunk.item] = chunk.end
             prefill_s += COSTS.prefill_seconds(chunk.start, chunk.end)
         assert len({chunk.item for chunk in chunks}) == len(chunks)
@@ -81,13 +90,13 @@ class SimulatedService:
             assert tokens <= 512
         elif starts:
             pass  # more than the bound
-        elif len(chunks) != 1:
+        elif len(chunks) != 1 or clearing is not None:
             assert prefill_s <= share * step_seconds(running) + 1e-9
         else:
             chunk = chunks[0]
             assert prefill_s <= share * step_seconds(running) + 1e-9 or chunk.end - chunk.start <= 16
         if any(prefilled < each.prompt_tokens for each, prefilled in self.held.items() if each not in running):
-            assert chunks  # every iteration prefills
+            assert chunks or clearing is not None  # every iteration prefills
         for chunk in chunks:
             if chunk.last:
                 running.add(chunk.item)
@@ -118,12 +127,16 @@ ARRIVALS = st.lists(
 )
 
 
-@given(ARRIVALS, st.integers(1, 6), st.sampled_from([0.3, 1.0, 4.0]), st.randoms(use_true_random=False))
+@given(
+    ARRIVALS, st.integers(1, 6), st.sampled_from([0.3, 1.0, 4.0]), st.integers(0, 3),
+    st.randoms(use_true_random=False),
+)  # fmt: skip
 def test_every_generation_ends_or_is_refused(
-    arrivals: list[tuple[float, list[int], int, float, int]], slots: int, share: float, rng: random.Random
-) -> None:
+    arrivals: list[tuple[float, list[int], int, float, int]], slots: int, share: float, uncleared: int,
+    rng: random.Random,
+) -> None:  # fmt: skip
     scheduler = FloverScheduler[Schedulable](slots, COSTS, prefill_share=share)
-    service, now, cancelled = SimulatedService(scheduler), 0.0, 0
+    service, now, cancelled = SimulatedService(scheduler, uncleared=uncleared), 0.0, 0
     arriving = sorted(arrivals, key=lambda each: each[0])
     for _ in range(100_000):
         while arriving and arriving[0][0] <= now:

@@ -15,6 +15,9 @@ from tidal.flover.runner import PrefillInput
 from tidal.flover.sampling import IntArray
 from tidal.flover.tasks.adapter import LoraAdapter
 
+# Bytes of a slot that are cleared at once: a large page.
+_CLEARED_BYTES = 1 << 21
+
 
 class CommittingRunner:
     """Passes of a runner, with the memory that they commit.
@@ -98,6 +101,13 @@ class CommittingPasses:
         self._memory.released(released)
         self._slots.released(dict.fromkeys(released, 0))
         return copied
+
+    def clear(self, slots: Sequence[int]) -> int:
+        """Clear a part of the memory of slots without tokens, and return the bytes that are left."""
+        uncleared = [slot for slot in slots if self._memory.uncleared(slot)]
+        if uncleared:
+            self._runner.clear(uncleared[0], *self._memory.clear(uncleared[0], _CLEARED_BYTES))
+        return sum(map(self._memory.uncleared, uncleared))
 
     def repair(self) -> tuple[int, ...]:
         """Clear slots with non-finite values, and return them."""

@@ -12,6 +12,7 @@ from tidal.errors import Cancelled, TidalError
 from tidal.flover.engine.batches import SlotOwner
 from tidal.flover.engine.committing import CommittingRunner
 from tidal.flover.engine.next_tokens import some_rows
+from tidal.flover.engine.preparation import SlotPreparation
 from tidal.flover.engine.records import EngineRecords
 from tidal.flover.engine.runners import SharedRunner
 from tidal.flover.engine.slots import GenerationSlots
@@ -54,6 +55,7 @@ class FloverEngine:
         self._scheduler = scheduler
         self._slots = GenerationSlots(runner.slots, reuse=reuse_prefixes)
         self._runner = CommittingRunner(runner, self._slots)
+        self._preparation = SlotPreparation(self._runner, self._slots)
         scheduler.prefixes = self._slots
         self._responder = responder
         self._metrics = metrics
@@ -86,13 +88,16 @@ class FloverEngine:
         for generation in admission.refused:
             self._refuse(generation, now)
         for generation in admission.admitted:
-            self._slots.allocate(generation)
+            self._preparation.allocate(generation)
             self._records.admitted(generation, now)
-        chunks = self._reuse(self._scheduler.prefill())
+        chunks, clearing = self._scheduler.prefill(), self._scheduler.clearing
+        for failed, error in self._preparation.prepare(clearing, chunks):
+            self._fail(failed, error)
+        chunks = tuple(chunk for chunk in chunks if chunk.item.admitted)
         if not self._run_mixed(chunks):
             for chunk in chunks:
                 self._prefill(chunk)
-            self._decode()
+            self._decode(drafts=clearing is None)
         self._records.set_gauges()
         generations = list(self._scheduler)
         self._records.progressed(generations, now)
@@ -124,22 +129,6 @@ class FloverEngine:
         generation.response.generation_ended()
         generation.request.fail(missed_in_queue(generation.request, now))
 
-    def _reuse(self, chunks: Sequence[Chunk]) -> list[Chunk]:
-        """Copy the tokens before chunks that their slots lack, and return the chunks; if that failed, the others.
-
-        All are copied together: the memory that one copy commits may be what another one reads.
-        """
-        lacking = [chunk for chunk in chunks if chunk.start > chunk.item.prefilled]
-        if lacking:
-            try:
-                copies = [self._slots.reuse(chunk.item, chunk.start) for chunk in lacking]
-                with self._runner.use() as runner:
-                    runner.copy_slots(copies)
-            except Exception as error:
-                self._fail([chunk.item for chunk in lacking], error)
-                return [chunk for chunk in chunks if chunk not in lacking]
-        return list(chunks)
-
     def _prefill(self, chunk: Chunk) -> None:
         began = time.monotonic()
         slot, token_ids, start, last = self._slots.prefill_input(chunk)
@@ -154,13 +143,13 @@ class FloverEngine:
         if logits is not None:
             self._start_running(chunk.item, logits[None])
 
-    def _decode(self) -> None:
+    def _decode(self, *, drafts: bool) -> None:
         if not self._slots.running:
             self._records.paused()
             return
         if not self._compact():
             return
-        if self._speculation is not None and self._check_drafts(self._speculation):
+        if drafts and self._speculation is not None and self._check_drafts(self._speculation):
             return
         began = time.monotonic()
         batch = self._slots.window_batch()

@@ -47,6 +47,9 @@ class PassRunner(Protocol):
     def copy_slots(self, copies: Sequence[SlotCopy], *, release: Collection[int] = ()) -> int:
         """Copy tokens between slots; returns the bytes copied."""
 
+    def clear(self, slot: int, begin: int, end: int) -> None:
+        """Have the operating system clear some bytes of the memory of a slot that has no tokens."""
+
     def release(self, kept: Mapping[int, int]) -> None:
         """Give memory of slots behind their first tokens to the operating system."""
 

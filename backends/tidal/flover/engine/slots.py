@@ -65,6 +65,10 @@ class GenerationSlots:
         self._owners[generation] = owners
         generation.admitted = True
 
+    def of(self, generation: Generation) -> list[int]:
+        """Slots of a generation."""
+        return [self._table.slot(owner) for owner in self._owners[generation]]
+
     def reusable(self, item: Generation) -> int:
         """See `Prefixes`."""
         return max(item.prefilled, self._source(item)[1])
@@ -191,7 +195,7 @@ class GenerationSlots:
 
     def slot_copies(self, generation: Generation, copies: Sequence[SlotCopy]) -> list[SlotCopy]:
         """Copies between slots of the runner, from copies between the indices of a generation's slots."""
-        slots = [self._table.slot(owner) for owner in self._owners[generation]]
+        slots = self.of(generation)
         return [SlotCopy(slots[copy.source], slots[copy.target], copy.begin, copy.end) for copy in copies]
 
     def check(self) -> None:

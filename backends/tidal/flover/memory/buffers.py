@@ -88,7 +88,7 @@ def slot_layout(
         runs.append(TokenRuns(count, scales, page))
     if whole:
         runs = [TokenRuns(form.layers, layer, layer * capacity)]
-    return SlotLayout(capacity, SlotPages(tuple(runs)))
+    return SlotLayout(capacity, SlotPages(tuple(runs), at_once=whole))
 
 
 class KeyValueBuffers:
@@ -194,6 +194,20 @@ class KeyValueBuffers:
         for slot, count in tokens.items():
             for buffer, _ in self._all():
                 buffer[slot, :, :count].zero_()
+
+    def clear(self, slot: int, begin: int, end: int) -> None:
+        """Have the operating system clear a part of the memory of a slot that has no tokens.
+
+        Args:
+            slot: The slot.
+            begin: First byte, counted over all of its tensors.
+            end: Byte after the last.
+        """
+        for buffer, _ in self._all():
+            memory = buffer[slot].view(torch.uint8).view(-1)
+            if begin < len(memory) and end > 0:
+                memory[max(0, begin) : end : PAGE_BYTES].zero_()
+            begin, end = begin - len(memory), end - len(memory)
 
     def release(self, kept: Mapping[int, int]) -> None:
         """Give memory of slots to the operating system; on a GPU nothing is released.

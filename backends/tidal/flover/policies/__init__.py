@@ -6,10 +6,11 @@ from tidal.flover.policies.drafting import DraftingPolicy
 from tidal.flover.policies.prefixes import Prefixes
 from tidal.flover.policies.scheduler import FloverScheduler
 from tidal.flover.policies.speculation import Draft, DraftAcceptance, SpeculationPolicy
-from tidal.flover.policies.types import Admission, PrefillChunk, Schedulable
+from tidal.flover.policies.types import Admission, Clearing, PrefillChunk, Schedulable
 
 __all__ = [
     "Admission",
+    "Clearing",
     "Draft",
     "DraftAcceptance",
     "DraftingPolicy",

@@ -41,6 +41,7 @@ class CommittedMemory:
         self._pages = pages
         self._written = [0] * count
         self._covered = [0] * count  # tokens that fit into the pages
+        self._cleared = [0] * count  # bytes of slots without tokens
         self._bytes = 0
 
     @property
@@ -72,6 +73,27 @@ class CommittedMemory:
                 self._set(slot, tokens)
             elif tokens > self._written[slot]:
                 self._written[slot] = tokens
+
+    def uncleared(self, slot: int) -> int:
+        """Return the bytes that the operating system clears all at once for the first token of a slot."""
+        if not self._pages.at_once or self._written[slot]:
+            return 0
+        return self._pages.bytes(1) - self._cleared[slot]
+
+    def clear(self, slot: int, most: int) -> tuple[int, int]:
+        """Choose and record the next part of a slot's memory to clear.
+
+        Args:
+            slot: Slot with memory to clear.
+            most: Most bytes to clear.
+
+        Returns:
+            First byte of the slot to clear, and the byte after the last.
+        """
+        begin = self._cleared[slot]
+        self._cleared[slot] = end = begin + min(most, self.uncleared(slot))
+        self._bytes += end - begin
+        return begin, end
 
     def release(self, writes: Mapping[int, int], use: SlotUse, pinned: Collection[int] = ()) -> dict[int, int]:
         """Choose and record what to release before a pass, so that the budget holds after it, if that is possible.
@@ -122,18 +144,23 @@ class CommittedMemory:
                 plain[slot] = max(plain[slot], tokens)
         fits = sum(map(self._pages.bytes, plain)) <= self.budget
         for slot, tokens in enumerate(plain if fits else exact):
-            self._set(slot, tokens)
+            if tokens != self._written[slot]:
+                self._set(slot, tokens)
         return not fits
 
     def _excess(self, writes: Mapping[int, int]) -> int:
         """Bytes by which a pass would exceed the budget."""
         growth = sum(
-            self._pages.bytes(tokens) - self._pages.bytes(self._written[slot])
+            self._pages.bytes(tokens) - self._of(slot)
             for slot, tokens in writes.items()
             if tokens > self._covered[slot]
         )
         return self._bytes + growth - self.budget
 
     def _set(self, slot: int, tokens: int) -> None:
-        self._bytes += self._pages.bytes(tokens) - self._pages.bytes(self._written[slot])
-        self._written[slot], self._covered[slot] = tokens, self._pages.covered(tokens)
+        self._bytes += self._pages.bytes(tokens) - self._of(slot)
+        self._written[slot], self._covered[slot], self._cleared[slot] = tokens, self._pages.covered(tokens), 0
+
+    def _of(self, slot: int) -> int:
+        """Committed bytes of a slot."""
+        return self._pages.bytes(self._written[slot]) or self._cleared[slot]

@@ -35,9 +35,11 @@ class SlotPages:
 
     Attributes:
         runs: Runs of keys and values, and those of their scales if there are some.
+        at_once: Whether the operating system clears all of a slot's memory for its first token.
     """
 
     runs: tuple[TokenRuns, ...]
+    at_once: bool = False
 
     def bytes(self, tokens: int) -> int:
         """Return the committed bytes of a slot that holds some tokens."""

@@ -10,7 +10,7 @@ from tidal.flover.policies.bound import PrefillBound
 from tidal.flover.policies.budget import MemoryBudget
 from tidal.flover.policies.costs import PassCosts
 from tidal.flover.policies.prefixes import NoPrefixes, Prefixes
-from tidal.flover.policies.types import Admission, Item, PrefillChunk, Schedulable
+from tidal.flover.policies.types import Admission, Clearing, Item, PrefillChunk, Schedulable
 
 # A prompt overtakes prompts that arrived less than this many times its own prefill time before it.
 _OVERTAKE_FACTOR = 10.0
@@ -43,6 +43,8 @@ class FloverScheduler(Generic[Item]):
       duration, or for one chunk of `_MIN_CHUNK` tokens if that takes longer, or of `_LEAST_CHUNK` where these take
       less than 3 / 4 of that. So two tokens of a generation, after its first ones, are at most 1 + `prefill_share` step
       durations apart, by the costs and what was measured since, however many prompts wait.
+      Memory of slots that the operating system has to clear is cleared in parts within this time, before the first
+      chunk; its duration is not known before, so such iterations do not correct the costs.
     - **First token**: a generation runs after its last chunk. Its first token comes from that chunk, its second from
       the decode step of the same iteration, or of the next one where chunks and step share a pass.
     - **Fairness**: every decode step gives every running generation one token.
@@ -59,12 +61,14 @@ class FloverScheduler(Generic[Item]):
 
     Attributes:
         prefixes: Tokens of prompts that need not be computed.
+        clearing: Memory to clear in the iteration of the last `prefill`; None: none.
     """
 
     def __init__(
         self, slots: int, costs: PassCosts, *, prefill_share: float, memory: MemoryBudget | None = None
     ) -> None:
         self.prefixes: Prefixes[Item] = NoPrefixes()
+        self.clearing: Clearing[Item] | None = None
         self._slots = slots
         self._costs = costs
         self._bound = PrefillBound(costs, prefill_share)
@@ -161,8 +165,10 @@ class FloverScheduler(Generic[Item]):
         A decode step of all running generations follows; items whose prompts end in a chunk count as running. A chunk
         starts after the end of the prompt's chunk before it if the tokens in between are reused.
         """
+        self.clearing = None
         chunks = self._chunks()
         for chunk in chunks:
+            chunk.item.uncleared = 0  # by its pass
             if chunk.last:
                 del self._prefilled[chunk.item]
                 self._running[chunk.item] = None
@@ -243,6 +249,9 @@ class FloverScheduler(Generic[Item]):
         held = sum(item.slots * item.prompt_tokens for item in self._running) // running
         seconds, added = self._bound.seconds(running, held), 0.0
         for item, done in self._prefilled.items():
+            if item.uncleared:
+                self.clearing = Clearing(item, seconds - added)
+                return chunks
             start = max(done, self.prefixes.reusable(item))
             end = self._end_within(item, start, seconds - added, rows)
             if end < (least := self._least_end(item, start, rows)):

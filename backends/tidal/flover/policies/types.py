@@ -18,6 +18,7 @@ class Schedulable:
         max_tokens: Largest number of tokens to generate, at least 1.
         preempted: Whether it has lost its slots to others.
         recomputed: Number of generated tokens that are prefilled after the prompt; 0 unless it was preempted.
+        uncleared: Bytes that the operating system clears all at once for the first tokens of its slots.
     """
 
     arrival: float
@@ -27,6 +28,7 @@ class Schedulable:
     max_tokens: int = 1
     preempted: bool = field(default=False, init=False)
     recomputed: int = field(default=0, init=False)
+    uncleared: int = field(default=0, init=False)
 
     @property
     def generated(self) -> int:
@@ -81,6 +83,19 @@ class PrefillChunk(Generic[Item]):
     def last(self) -> bool:
         """Whether prefill ends with this chunk, so that its generation runs from now on."""
         return self.end == self.item.prefill_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Clearing(Generic[Item]):
+    """Memory to clear in an iteration, beside its decode step.
+
+    Attributes:
+        item: Generation whose slots are cleared.
+        seconds: Time after which no further part is cleared.
+    """
+
+    item: Item
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
