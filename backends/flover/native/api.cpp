@@ -32,6 +32,10 @@ TIDAL_EXPORT void tidal_pass(std::int32_t threads, std::int32_t count, const Ope
                 if (wanted[row] != row) std::memcpy(kept + row * width, kept + wanted[row] * width, width * sizeof *kept);
             all.count = wanted_rows;
         }
+        if (each.joined && joins(each, operations[number + 1], all.count)) {
+            carry_out_joined(each, operations[++number], threads, all, buffers);
+            continue;
+        }
         carry_out(each, threads, all, buffers);
     }
 }

@@ -47,7 +47,7 @@ struct Tile {
 // Divide rows into tiles, those of one slot into tiles of equal size, and rows that are too few for one.
 template <class Held>
 void divide(const Attention<Held>& task, std::vector<Tile>& tiles, std::vector<int>& others) {
-    const int most = tile_rows(task);
+    const int most = tile_rows(task, kernels().multiplies_tiles && task.cap <= 0 && task.window <= 0);
     tiles.clear();
     others.clear();
     for (int first = 0, end; first < task.rows; first = end) {

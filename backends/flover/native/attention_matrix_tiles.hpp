@@ -252,19 +252,23 @@ void attend_rows_by_matrices(const Attention<Half>& task, int first, int rows, i
         for (int block = from / kMostBlockRows * kMostBlockRows; block < padded; block += kMostBlockRows) {
             const bool two = queries - block > kTileRows;
             const auto score = two ? score_block<true> : score_block<false>;
-            for (int key = 0; key < padded_keys; key += kMostBlockRows)
+            // Keys that its last query sees, in whole tiles.
+            const int last = (block + kMostBlockRows < queries ? block + kMostBlockRows : queries) - 1;
+            const std::int64_t most_seen = (position + last / group - begin) / kMostBlockRows * kMostBlockRows + kMostBlockRows;
+            const int block_keys = most_seen < padded_keys ? static_cast<int>(most_seen) : padded_keys;
+            for (int key = 0; key < block_keys; key += kMostBlockRows)
                 score(query + static_cast<std::size_t>(block) * depth, query_apart, depth, keys + 2 * key, scores + key);
             for (int i = block; i < block + kMostBlockRows && i < queries; ++i) {
                 Half* const own = weights + (i - block) * kMatrixKeys;
                 const std::int64_t seen = position + i / group + 1 - begin;
                 if (i >= from)
                     update_weights(scores + (i - block) * kMatrixKeys, seen < count ? static_cast<int>(seen) : count,
-                                   padded_keys, most[i], total[i], sums + i * width, width, own, weight_apart);
+                                   block_keys, most[i], total[i], sums + i * width, width, own, weight_apart);
                 else
-                    for (int key = 0; key < padded_keys; key += kLanes) store_split(own + key, weight_apart, Vector{});
+                    for (int key = 0; key < block_keys; key += kLanes) store_split(own + key, weight_apart, Vector{});
             }
             const auto mix = two ? mix_values<true> : mix_values<false>;
-            mix(weights, weight_apart, padded_keys, values, width, sums + block * width);
+            mix(weights, weight_apart, block_keys, values, width, sums + block * width);
         }
     }
     _tile_release();

@@ -21,10 +21,12 @@ constexpr auto kAttendHalfRows = attend_rows<Half>;
 // Prefetch distance in blocks of keys, one position per lane.
 constexpr int kBlocksAhead = 4;
 
-void round(const float* from, Half* to, std::size_t count) {
-    std::size_t i = 0;
-    for (; i + kLanes <= count; i += kLanes) store(to + i, load(from + i));
-    for (; i < count; ++i) store_one(to + i, from[i]);
+void round(const float* from, Half* to, std::size_t count, std::size_t next) {
+    std::size_t begin = 0;
+    for (; begin + kTileInputs <= count; begin += kTileInputs, to += next)
+        for (int i = 0; i < kTileInputs; i += kLanes) store_rounded(to + i, load(from + begin + i));
+    if (begin == count) return;
+    for (std::size_t i = 0; i < kTileInputs; ++i) store_one(to + i, begin + i < count ? from[begin + i] : 0.0f);
 }
 
 template <class Held>

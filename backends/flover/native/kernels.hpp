@@ -85,6 +85,13 @@ struct Output {
     const float* added;  // [rows, outputs] or null
     float* output;       // [rows, outputs]
     Activation activation;
+    Half* tiles = nullptr;  // not null: instead of `output`, rounded to bfloat16 in tiles as `Product` has its input
+
+    // What follows the products of rows that begin `place` numbers behind the first, in whole tiles if there are some.
+    Output behind(std::size_t place) const {
+        return {added ? added + place : nullptr, output ? output + place : nullptr, activation,
+                tiles ? tiles + place : nullptr};
+    }
 };
 
 // Few rows times a packed matrix of floats.
@@ -155,19 +162,21 @@ struct Attention {
     }
 };
 
-// Queries and keys of a tile of attention.
+// Queries and keys of a tile of attention, and of one by AMX.
 constexpr int kTileQueries = 64;
 constexpr int kTileKeys = 64;
+constexpr int kMatrixQueries = 128;
+constexpr int kMatrixKeys = 128;
 
 // Number of successive rows of one slot whose attention is one tile; more queries only where more heads share keys.
 template <class Held>
-int tile_rows(const Attention<Held>& task) {
+int tile_rows(const Attention<Held>& task, bool by_matrices) {
     const int group = task.heads / task.kv_heads;
-    return group < kTileQueries ? kTileQueries / group : 1;
+    const int most = by_matrices && sizeof(Held) == sizeof(Half) ? kMatrixQueries : kTileQueries;
+    return group < most ? most / group : 1;
 }
 
-// Keys of a tile of attention by AMX, and numbers of bfloat16 that stand for one of float32.
-constexpr int kMatrixKeys = 128;
+// Numbers of bfloat16 that stand for one of float32 in attention by AMX.
 constexpr int kSplit = 2;
 
 // Floats that `attend_rows` needs for a tile of so many rows, at any level.
@@ -245,8 +254,9 @@ struct Kernels {
     void (*gate)(Activation, int width, const float* from, float* to);
     // `count` numbers x become cap * tanh(x * scale / cap).
     void (*soft_cap)(float* x, std::int64_t count, float scale, float cap);
-    // To the nearest bfloat16, ties to even.
-    void (*round)(const float* from, Half* to, std::size_t count);
+    // A row of numbers to the nearest bfloat16, ties to even, in tiles that begin `next` numbers apart; the last one is padded
+    // with zeros.
+    void (*round)(const float* from, Half* to, std::size_t count, std::size_t next);
     void (*round_to_integers)(const IntegerRounding&);
     // Outputs of some panels of a linear layer with a matrix of integers.
     void (*integer_product)(const IntegerProduct&, int first_panel, int last_panel);

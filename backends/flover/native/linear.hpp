@@ -48,16 +48,8 @@ const Half* input_of(const Product<Half>& task, int threads, const float* input)
     };
     Half* const rounded = scratch(held, held_rows * stride);
     const auto& round = kernels().round;
-    for_rows(threads, task.rows, [&](std::size_t row) {
-        const float* const from = input + row * inputs;
-        Half* to = rounded + place(row);
-        if (!task.in_tiles && stride == inputs) return round(from, to, inputs);
-        for (std::size_t tile = 0; tile < tiles; ++tile, to += next_tile) {
-            const std::size_t begin = tile * kTileInputs, count = std::min<std::size_t>(kTileInputs, inputs - begin);
-            round(from + begin, to, count);
-            std::fill(to + count, to + kTileInputs, Half{});
-        }
-    });
+    for_rows(threads, task.rows,
+             [&](std::size_t row) { round(input + row * inputs, rounded + place(row), inputs, next_tile); });
     return rounded;
 }
 
@@ -89,20 +81,21 @@ void for_parts(const Matrix& matrix, int rows, std::size_t row_bytes, bool tiles
     const int parts = tiles ? static_cast<int>((rows * row_bytes - 1) / kTileBytes) + 1 : 1;
     const int most = parts > 1 ? ((rows - 1) / parts / kMostBlockRows + 1) * kMostBlockRows : rows;
     for (int first = 0; first < rows; first += most) {
-        const std::size_t place = static_cast<std::size_t>(first) * matrix.outputs;
-        work(first, std::min(most, rows - first),
-             Output{output.added ? output.added + place : nullptr, output.output + place, output.activation});
+        work(first, std::min(most, rows - first), output.behind(static_cast<std::size_t>(first) * matrix.outputs));
     }
 }
 
+// Products of rows of floats or, in tiles, of rows that are rounded already.
 template <class Weight>
-void multiply(const Matrix& matrix, int threads, int rows, const float* input, const Output& output) {
+void multiply(const Matrix& matrix, int threads, int rows, const float* input, const Half* rounded, const Output& output) {
     const auto& run = kernels_of<Weight>().product;
     const bool tiles = in_tiles(matrix, rows, Weight{});
     const std::size_t inputs = matrix.inputs;
     for_parts(matrix, rows, inputs * sizeof(Weight), tiles, output, [&](int first, int count, const Output& to) {
         Product<Weight> task{matrix, count, nullptr, to, tiles};
-        task.input = input_of(task, threads, input + first * inputs);
+        if constexpr (sizeof(Weight) == sizeof(Half))
+            if (rounded) task.input = rounded + static_cast<std::size_t>(first) * matrix.tiles() * kTileInputs;
+        if (!task.input) task.input = input_of(task, threads, input + first * inputs);
         for_ranges(threads, matrix.panels_count(), kParts * threads, [&](int begin, int end) { run(task, begin, end); });
     });
 }
@@ -122,10 +115,26 @@ void linear(const Matrix& matrix, int threads, int rows, const float* input, con
             std::int32_t activation, float* to) {
     const Output output{added, to, static_cast<Activation>(activation)};
     switch (matrix.format) {
-        case Format::full: return multiply<float>(matrix, threads, rows, input, output);
-        case Format::half: return multiply<Half>(matrix, threads, rows, input, output);
+        case Format::full: return multiply<float>(matrix, threads, rows, input, nullptr, output);
+        case Format::half: return multiply<Half>(matrix, threads, rows, input, nullptr, output);
         default: return multiply_integers(matrix, threads, rows, input, output);
     }
+}
+
+// Whether the outputs of a layer can be written as the input of the next one: rounded, in whole tiles.
+bool joins(const Matrix& first, const Matrix& second, int rows) {
+    return first.format == Format::half && second.format == Format::half && first.outputs == second.inputs &&
+           second.inputs % kTileInputs == 0 && in_tiles(first, rows, Half{}) && in_tiles(second, rows, Half{});
+}
+
+// A layer with an activation and the next one, to [rows, outputs] plus `added`; what is between them is not written as floats.
+void joined(const Matrix& first, const Matrix& second, int threads, int rows, const float* input, std::int32_t activation,
+            const float* added, float* to) {
+    thread_local std::vector<Half> held;
+    const std::size_t held_rows = (rows + kTileRows - 1) / kTileRows * kTileRows;
+    Half* const between = scratch(held, held_rows * second.inputs);
+    multiply<Half>(first, threads, rows, input, nullptr, {nullptr, nullptr, static_cast<Activation>(activation), between});
+    multiply<Half>(second, threads, rows, nullptr, between, {added, to, Activation::none});
 }
 
 }  // namespace

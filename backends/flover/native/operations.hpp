@@ -27,6 +27,7 @@ struct Operation {
     std::int32_t last;  // whether from here on only the rows with logits are computed
     std::int32_t wide;  // norm of heads: whether all heads of queries, and all of keys, are normalised together
     std::int32_t window;  // attention: see `Attention`
+    std::int32_t joined;  // linear: whether the next operation is a linear layer that alone reads its outputs
     float epsilon;
     float scale;  // of embeddings, or of scores
     float cap;    // of scores, or of logits; 0: none
@@ -43,7 +44,7 @@ struct Rows {
 };
 
 template <class Weight>
-void embed(const Operation& each, const Rows& rows, float* to) {
+void embed(const Operation& each, int threads, const Rows& rows, float* to) {
     const auto* tokens = static_cast<const Weight*>(each.weights);
     const auto* places = static_cast<const Weight*>(each.more);
     const std::size_t width = each.outputs;
@@ -57,10 +58,11 @@ void embed(const Operation& each, const Rows& rows, float* to) {
             return found;
         }
     };
-    for (int row = 0; row < rows.count; ++row)
+    for_rows(threads, rows.count, [&](std::size_t row) {
         for (std::size_t i = 0; i < width; ++i)
             to[row * width + i] = widened(tokens[rows.ids[row] * width + i]) * each.scale +
                                   (places ? widened(places[rows.positions[row] * width + i]) : 0.0f);
+    });
 }
 
 // Normalise the heads of queries and keys of one row, each or all of them together.
@@ -99,7 +101,7 @@ void carry_out(const Operation& each, int threads, const Rows& rows, float* cons
     const auto *weights = static_cast<const float*>(each.weights), *more = static_cast<const float*>(each.more);
     switch (each.kind) {
         case Kind::embed:
-            (each.format == Format::half ? embed<Half> : embed<float>)(each, rows, to);
+            (each.format == Format::half ? embed<Half> : embed<float>)(each, threads, rows, to);
             break;
         case Kind::norm: {
             const Norm task{each.outputs, each.centred != 0, each.epsilon, from, weights, more, added, to};
@@ -141,6 +143,16 @@ void carry_out(const Operation& each, int threads, const Rows& rows, float* cons
                           static_cast<Activation>(each.activation), from, added, to);
             break;
     }
+}
+
+// Two linear layers of which the second one alone reads the outputs of the first.
+bool joins(const Operation& each, const Operation& next, int rows) {
+    return joins(*static_cast<const Matrix*>(each.weights), *static_cast<const Matrix*>(next.weights), rows);
+}
+
+void carry_out_joined(const Operation& each, const Operation& next, int threads, const Rows& rows, float* const* buffers) {
+    joined(*static_cast<const Matrix*>(each.weights), *static_cast<const Matrix*>(next.weights), threads, rows.count,
+           buffers[each.from], each.activation, next.added < 0 ? nullptr : buffers[next.added], buffers[next.to]);
 }
 
 }  // namespace

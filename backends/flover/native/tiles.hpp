@@ -49,6 +49,15 @@ inline void finish(const Matrix& matrix, const Output& task, int first_row, int 
             if (matrix.bias) x += load(matrix.bias + first + i);
             store(from + i, activated(task.activation, x));
         }
+        if (task.tiles) {
+            const std::size_t at = first_row + row;
+            Half* const to = task.tiles + at / kTileRows * kTileRows * matrix.outputs + at % kTileRows * kTileInputs;
+            for (int i = 0; i < columns; i += kLanes) {
+                const std::size_t output = first + i;
+                store_rounded(to + output / kTileInputs * kTileHalves + output % kTileInputs, load(from + i));
+            }
+            continue;
+        }
         const std::size_t place = static_cast<std::size_t>(first_row + row) * matrix.outputs + first;
         float* to = task.output + place;
         const float* added = task.added ? task.added + place : nullptr;

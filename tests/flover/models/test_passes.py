@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from testing.decoders import FAMILIES, VOCABULARY, tiny_model, tiny_runner
+from tests.flover.native.levels import levels
 from tidal.errors import Internal
 from tidal.flover.form import Projection
 from tidal.flover.native.library import choose_kernels
@@ -45,6 +46,25 @@ def test_logits_and_slots_are_the_same(family: str, dtype: torch.dtype, level: s
         assert found.shape == (3, VOCABULARY)
     for mine, theirs in zip(whole._attention._buffers.layers, apart._attention._buffers.layers, strict=True):  # type: ignore[attr-defined]
         torch.testing.assert_close(mine[1:4], theirs[1:4], **close)
+
+
+@pytest.mark.parametrize("inner", [160, 150])
+def test_joined_layers_have_the_same_logits_as_separate_ones(inner: int) -> None:
+    model, draw = tiny_model("gpt2", n_inner=inner), torch.Generator().manual_seed(1)
+    joined, apart = (tiny_runner(model, slots=2, dtype=torch.bfloat16)._model for _ in range(2))
+    assert joined.native_pass is not None
+    assert apart.native_pass is not None
+    assert sum(each.joined for each in joined.native_pass._operations) == 2
+    for each in apart.native_pass._operations:
+        each.joined = 0
+    for level in levels():
+        choose_kernels(level)
+        for count in (1, 20, 70):
+            ids = torch.randint(VOCABULARY, (count,), generator=draw)
+            found, wanted = (each.prefill(0, ids, 0, last=True) for each in (joined, apart))
+            assert found is not None
+            assert wanted is not None
+            assert torch.equal(found, wanted)
 
 
 @pytest.fixture(params=["native", "torch"])

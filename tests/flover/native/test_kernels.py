@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -82,16 +82,17 @@ def test_linear_layers_equal_torch(
         torch.testing.assert_close(found, wanted.float(), rtol=2e-5, atol=5e-5)
 
 
+@pytest.mark.parametrize("panel", [32, 48, 64])
 @pytest.mark.parametrize("bits", [32, 16, 8, 4])
-def test_a_row_does_not_depend_on_the_rows_beside_it(bits: int) -> None:
+def test_a_row_does_not_depend_on_the_rows_beside_it(bits: int, panel: Literal[32, 48, 64]) -> None:
     draw = torch.Generator().manual_seed(bits)
-    weight, rows = torch.randn(90, 200, generator=draw), torch.randn(70, 200, generator=draw)
+    weight, rows = torch.randn(90, 600, generator=draw), torch.randn(340, 600, generator=draw)
     stored = quantize(weight, bits, 64) if bits < 16 else weight.to(torch.bfloat16 if bits == 16 else torch.float32)
-    layer = linear(Dense(stored, None), None, Tiling(matrix_rows=1, integer_matrix_rows=1))
+    layer = linear(Dense(stored, None), None, Tiling(panel=panel, matrix_rows=1, integer_matrix_rows=1))
     for level in levels():
         library.choose_kernels(level)
         together = layer(rows)
-        for count in (1, 7, 16, 17, 33):
+        for count in (1, 7, 16, 17, 33, 64, 131):
             assert torch.equal(layer(rows[-count:]), together[-count:]), (level, count)
 
 

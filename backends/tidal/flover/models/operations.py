@@ -34,7 +34,7 @@ class Operation(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int32) for name in ("kind", "format", "source", "target", "added", "turned", "outputs")),
         *((name, ctypes.c_int32) for name in ("heads", "kv_heads", "size", "activation", "centred", "last")),
-        *((name, ctypes.c_int32) for name in ("wide", "window")),
+        *((name, ctypes.c_int32) for name in ("wide", "window", "joined")),
         *((name, ctypes.c_float) for name in ("epsilon", "scale", "cap")),
         ("length", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in ("weights", "more", "held", "scales")),

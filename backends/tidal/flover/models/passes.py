@@ -145,6 +145,7 @@ class NativePass:
             operations.append(layer.experts.operation(source, _HIDDEN, _ATTENDED))
             return operations
         operations.append(self._linear(layer.up, source, _OUTPUT))
+        operations[-1].joined = int(not form.gated)
         if form.gated:
             operations.append(
                 Operation(
