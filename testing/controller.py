@@ -18,7 +18,7 @@ from testing.waiting import until
 from tidal.controller.decisions import PlanSettings
 from tidal.controller.event_log import EventLog
 from tidal.controller.host import HostController
-from tidal.controller.host_metrics import HostMetrics
+from tidal.controller.metrics import ClusterMetrics
 from tidal.controller.scaling import ScalingSettings
 from tidal.controller.server_finder import ServerFinder
 from tidal_client import AsyncClient
@@ -102,7 +102,7 @@ class ControllerThread(ControllerEvents):
         super().__init__()
         log = EventLog(lambda line: self.events.append(json.loads(line)), as_json=True)
         self._stop = threading.Event()
-        find, metrics = ServerFinder(None), HostMetrics()
+        find, metrics = ServerFinder(None), ClusterMetrics()
         control = HostController(find, settings, (), log, metrics, poll_s=poll_s, pause_s=pause_s)
         self._thread = threading.Thread(target=control.run, args=(self._stop,))
         self._thread.start()

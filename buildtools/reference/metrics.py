@@ -28,12 +28,9 @@ class _Family:
 def metrics_page() -> str:
     """Every metric family of every backend, of the controllers and of the gateway."""
     from tidal.cluster.node_metrics import NodeMetrics
-    from tidal.controller.host_metrics import HostMetrics
     from tidal.controller.metrics import ClusterMetrics
     from tidal.controller.reports import NodeReport
-    from tidal.controller.summary import ClusterState
 
-    cluster = ClusterMetrics(lambda: ClusterState({}, {}, {}, {}, {}, frozenset()))
     node = NodeMetrics(lambda: NodeReport("", "away"))
     tables = [
         ("Every backend but engine", "`{system}` is `arlo`, `tabi`, `pets`, `otas`, `flover` or `nearest`.",
@@ -43,9 +40,8 @@ def metrics_page() -> str:
         ("Tasks of encoders", "`{system}` is `arlo` or `pets`.", _families(_LIBRARY / "encoder_tasks", "{system}"),
          note("metrics encoders")),
         *((name, "", _families(_LIBRARY / name, name), note(f"metrics {name}")) for name in SYSTEMS),
-        ("tidal controller", "On its own `--metrics-port`.", _registered_families(HostMetrics().registry), ""),
-        ("Controller of a cluster", "On the `--metrics-port` of `tidal cluster start`.",
-         _registered_families(cluster.registry), note("metrics cluster")),
+        ("Controller", "On the `--metrics-port` of `tidal controller` and of `tidal cluster start`.",
+         _registered_families(ClusterMetrics().registry), note("metrics cluster")),
         ("Agent of a node", "On the `--metrics-port` of `tidal cluster join`.",
          _registered_families(node.registry), note("metrics node")),
         ("tidal gateway", "On its own `--metrics-port`, of all workers together.", _gateway_families(), ""),

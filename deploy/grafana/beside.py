@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.grafana.queries import INSTANCE, Panel, level, rate, share
+from deploy.grafana.queries import INSTANCE, Panel, level, mean, rate, share
 
 _ON = f"{{{INSTANCE}}}"
 
@@ -75,8 +75,11 @@ def triton() -> list[Panel]:
         Panel(
             "Server and controller up",
             "short",
-            ((f"up{_ON}", "{{instance}} {{job}}"), (f"tidal_controller_server_up{_ON}", "controller sees the server")),
-            "1 if Prometheus can read the metrics, and if the controller reaches its server; else 0.",
+            (
+                (f"up{_ON}", "{{instance}} {{job}}"),
+                (f'tidal_cluster_nodes{{state="serves", {INSTANCE}}}', "controller sees the server {{node}}"),
+            ),
+            "1 if Prometheus can read the metrics, and if the controller sees the server of each node serve; else 0.",
         ),
         Panel(
             "GPU",
@@ -95,21 +98,31 @@ def triton() -> list[Panel]:
 
 
 def controller() -> list[Panel]:
-    """Panels of the decisions of `tidal controller` about partitioned models."""
-    own, runtime = "tidal_controller", "{{model}} {{runtime}}"
+    """Panels of the decisions of `tidal controller`, or of a cluster's controller, about partitioned models."""
+    own, runtime = "tidal_cluster", "{{model}} {{runtime}}"
     return [
         Panel(
-            "Target instances",
+            "Instances: running and planned",
             "short",
-            (level(f"{own}_instances", "model, runtime", runtime),),
-            "Number of instances of each runtime that the controller requests.",
-            stacked=True,
+            (
+                level(f"{own}_instances", "model, runtime", f"{runtime} running"),
+                level(f"{own}_planned_instances", "model, runtime", f"{runtime} planned"),
+            ),
+            "Instances of each runtime on all nodes, and those of the last plan. They differ while a change is carried "
+            "out, or if it failed.",
         ),
         Panel(
             "Demand per SLO period",
             "short",
             (level(f"{own}_demand_queries", "model, runtime", runtime),),
-            "Queries by runtime in an SLO period, on which the decision was based.",
+            "Queries by runtime in an SLO period, on which the last plan is based. Empty if it does not use them.",
+            stacked=True,
+        ),
+        Panel(
+            "Arrivals by runtime",
+            "reqps",
+            (rate(f"{own}_queries_total", "model, runtime", runtime),),
+            "Queries that arrived at all nodes, by the shortest runtime that fits them.",
             stacked=True,
         ),
         Panel(
@@ -119,16 +132,40 @@ def controller() -> list[Panel]:
                 level(f"{own}_observed_latency_seconds", "model", "{{model}} observed"),
                 level(f"{own}_predicted_latency_seconds", "model", "{{model}} predicted"),
             ),
-            "Mean latency predicted by the profile for the allocation, and the observed one. A large difference means "
-            "other load on the cores, or a profile of another machine.",
+            "Mean latency that the profile predicts for the planned instances, and that of the queries before the "
+            "plan. A large difference means other load on the cores, or a profile of another machine.",
         ),
         Panel(
-            "Decisions, changes, missing instances",
+            "Plans and changes",
+            "ops",
+            (
+                rate(f"{own}_plans_total", "model, trigger", "{{model}} plan: {{trigger}}"),
+                rate(f"{own}_plans_total", "model, action", "{{model}} plan: {{action}}"),
+                rate(f"{own}_changes_total", "model, result", "{{model}} change {{result}}"),
+                rate(f"{own}_moved_instances_total", "model", "{{model}} instances moved"),
+            ),
+            "Plans by what required them and by what they do, changes by result, and instances that started or ended. "
+            "`tidal cluster status`, or the output of `tidal controller`, has the reason of the last plan, and that of "
+            "a failed change.",
+        ),
+        Panel(
+            "Time of plans and changes",
+            "s",
+            (
+                mean(f"{own}_planning_seconds", "model", "{{model}} plan"),
+                mean(f"{own}_change_seconds", "model", "{{model}} change"),
+            ),
+            "Mean time to compute a plan, and to carry out a change.",
+        ),
+        Panel(
+            "Blocked, short of devices",
             "short",
             (
-                rate(f"{own}_decisions_total", "model, action", "{{model}} {{action}} per second"),
+                level(f"{own}_planning_blocked", "model", "{{model}} blocked"),
                 level(f"{own}_instances_short", "model", "{{model}} instances missing"),
+                level(f"{own}_devices", "model", "{{model}} devices"),
             ),
-            "Missing instances: the model cannot keep its SLO with the number of instances that it is limited to.",
+            "1 while nothing can be decided about a model (`tidal cluster status`, or the output of `tidal "
+            "controller`, says why), the instances that its SLO lacks, and those that the devices of the nodes hold.",
         ),
     ]

@@ -1,15 +1,15 @@
-"""The panels of a cluster: its controller, and the agents of its nodes."""
+"""The panels of the nodes of a cluster."""
 
 from __future__ import annotations
 
-from deploy.grafana.queries import INSTANCE, Panel, level, mean, rate
+from deploy.grafana.queries import INSTANCE, Panel, level, rate
 
 _ON = f"{{{INSTANCE}}}"
 
 
 def cluster() -> list[Panel]:
     """Panels of `tidal cluster start`, `join` and `up`."""
-    own, node, runtime = "tidal_cluster", "tidal_cluster_node", "{{model}} {{runtime}}"
+    own, node = "tidal_cluster", "tidal_cluster_node"
     return [
         Panel(
             "Nodes by state",
@@ -18,54 +18,6 @@ def cluster() -> list[Panel]:
             "Nodes that serve, drain (moving, drained), are being restarted, are away, or whose agent is silent. While "
             "a node is silent or restarting, nothing is decided.",
             stacked=True,
-        ),
-        Panel(
-            "Instances: running and planned",
-            "short",
-            (
-                level(f"{own}_instances", "model, runtime", f"{runtime} running"),
-                level(f"{own}_planned_instances", "model, runtime", f"{runtime} planned"),
-            ),
-            "Instances of each runtime on all nodes, and those of the last plan. They differ while a change is carried "
-            "out, or if it failed.",
-        ),
-        Panel(
-            "Arrivals by runtime",
-            "reqps",
-            (rate(f"{own}_queries_total", "model, runtime", runtime),),
-            "Queries that arrived at all nodes, by the shortest runtime that fits them.",
-            stacked=True,
-        ),
-        Panel(
-            "Plans and changes",
-            "ops",
-            (
-                rate(f"{own}_plans_total", "model, trigger", "{{model}} plan: {{trigger}}"),
-                rate(f"{own}_changes_total", "model, result", "{{model}} change {{result}}"),
-                rate(f"{own}_moved_instances_total", "model", "{{model}} instances moved"),
-            ),
-            "Plans by what required them, changes by result, and instances that started or ended. `tidal cluster "
-            "status` has the reason of the last plan, and that of a failed change.",
-        ),
-        Panel(
-            "Time of plans and changes",
-            "s",
-            (
-                mean(f"{own}_planning_seconds", "model", "{{model}} plan"),
-                mean(f"{own}_change_seconds", "model", "{{model}} change"),
-            ),
-            "Mean time to compute a plan, and to carry out a change.",
-        ),
-        Panel(
-            "Blocked, short of devices",
-            "short",
-            (
-                level(f"{own}_planning_blocked", "model", "{{model}} blocked"),
-                level(f"{own}_instances_short", "model", "{{model}} instances missing"),
-                level(f"{own}_devices", "model", "{{model}} devices"),
-            ),
-            "1 while nothing can be decided about a model (`tidal cluster status` says why), the instances that its "
-            "SLO lacks, and those that the devices of the nodes hold.",
         ),
         Panel(
             "Age of plan, reports and tables",

@@ -26,8 +26,8 @@ ROWS = (
     ("PetS: tasks on one encoder", pets),
     ("OTAS: vision transformers", otas),
     ("Flover: generations", flover),
-    ("Controller", controller),
-    ("Cluster", cluster),
+    ("Controller: instances of partitioned models", controller),
+    ("Cluster: nodes", cluster),
 )
 
 

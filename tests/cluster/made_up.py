@@ -62,7 +62,7 @@ class FileServer:
         if facts.get("state", "serves") != "serves":
             return NodeReport(name, facts["state"], "made up", entrance=facts.get("entrance", True))
         none = ModelCounts.none(len(LENGTHS))
-        answered = {each: facts.get(each, 0) for each in ("requests", "slow", "critical")}
+        answered = {each: facts.get(each, 0) for each in ("requests", "slow", "critical", "latency_s")}
         counts = replace(none, queries=tuple(facts["queries"]), busy_s=tuple(facts["busy_s"]), **answered)
         instances = tuple(facts["instances"])
         problem, version = facts.get("problem"), facts.get("version", 1)

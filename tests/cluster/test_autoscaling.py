@@ -20,7 +20,6 @@ from tidal.commands.cluster_status import _scaling as notes
 from tidal.controller import changes as module
 from tidal.controller.controller import ClusterController
 from tidal.controller.decisions import PlanSettings
-from tidal.controller.metrics import ClusterMetrics
 from tidal.controller.scaling import ScalingSettings
 from tidal.errors import Unavailable
 
@@ -261,6 +260,6 @@ def test_wanted_instances_and_nodes_are_published(a: FileServer, start: Start) -
 
     cluster = start(a, max_nodes=2)
     cluster.passes()
-    page = values(generate_latest(ClusterMetrics(cluster.controller._state).registry).decode())
+    page = values(generate_latest(cluster.controller._metrics.registry).decode())
     assert of(page, "wanted_instances") == {MODEL: 1}
     assert of(page, "wanted_nodes") == {"": 1}

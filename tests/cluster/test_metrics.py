@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from testing.waiting import until
-from tests.cluster.made_up import LENGTHS, MODEL, AgentsInProcess, FileServer
+from tests.cluster.made_up import LENGTHS, MODEL, PROFILE, AgentsInProcess, FileServer
 from tests.cluster.pages import Values, of, read, values
 from tidal.controller import changes as module
 from tidal.controller.controller import ClusterController
@@ -30,6 +30,8 @@ PLAN = {
     "after": {"a": {"16": 2, "32": 0, "64": 1}, "b": {"16": 0, "32": 0, "64": 1}},
     "demand": {"16": 1.5, "32": 0.0, "64": 2.0},
     "instances_short": 2,
+    "observed_mean_latency_s": 0.02,
+    "predicted_mean_after_s": 0.01,
 }
 
 
@@ -52,7 +54,9 @@ class TestState:
         return ClusterState(known, silent, {MODEL: PLAN}, {}, {"a": 12.5, "c": 3.0}, frozenset({"c"}))
 
     def page(self, state: ClusterState) -> Values:
-        return values(generate_latest(ClusterMetrics(lambda: state).registry).decode())
+        metrics = ClusterMetrics()
+        metrics.read_state(lambda: state)
+        return values(generate_latest(metrics.registry).decode())
 
     def test_every_node_is_in_one_state(self, state: ClusterState) -> None:
         found = self.page(state)
@@ -83,6 +87,13 @@ class TestState:
         assert of(found, "demand_queries", model=MODEL) == {"16": 1.5, "32": 0, "64": 2}
         assert of(found, "plan_timestamp_seconds") == {MODEL: 1795773600.5}
         assert of(found, "instances_short") == {MODEL: 2}
+        assert of(found, "observed_latency_seconds") == {MODEL: 0.02}
+        assert of(found, "predicted_latency_seconds") == {MODEL: 0.01}
+
+    def test_a_plan_without_queries_has_no_latency(self, state: ClusterState) -> None:
+        plan = {**PLAN, "observed_mean_latency_s": None, "predicted_mean_after_s": None}
+        found = self.page(replace(state, plans={MODEL: plan}))
+        assert of(found, "observed_latency_seconds") == of(found, "predicted_latency_seconds") == {}
 
     @pytest.mark.parametrize(("waiting", "blocked"), [({}, 0), ({MODEL: "why"}, 1), ({"": "why"}, 1), ({"x": "y"}, 0)])
     def test_blocked_models(self, state: ClusterState, waiting: dict[str, str], blocked: float) -> None:
@@ -145,14 +156,14 @@ class TestController:
 
     def test_plans_and_changes(self, nodes: dict[str, FileServer], start: Callable[..., Any]) -> None:
         page = start(AgentsInProcess(*nodes.values()))
-        assert until(lambda: of(page(), "plans_total", trigger="first") == {MODEL: 1})
+        assert until(lambda: of(page(), "plans_total", trigger="first", action="keep") == {MODEL: 1})
         # They exist before their first event: an alert on an increase would miss it.
         assert of(page(), "changes_total") == {f"{MODEL} done": 0, f"{MODEL} failed": 0}
         assert of(page(), "planning_seconds_count") == {MODEL: 1}
         nodes["a"].set(devices=1, refuse=True)
         assert until(lambda: of(page(), "changes_total", result="failed")[MODEL] >= 1)
         assert of(page(), "changes_total", result="done") == {MODEL: 0}
-        assert of(page(), "plans_total", trigger="devices") == {MODEL: 1}
+        assert of(page(), "plans_total", trigger="devices", action="release") == {MODEL: 1}
         assert until(lambda: of(page(), "planning_blocked") == {MODEL: 1})
         assert of(page(), "moved_instances_total") == {MODEL: 0}
         nodes["a"].set(refuse=False)
@@ -162,10 +173,25 @@ class TestController:
         assert nodes["a"].facts["instances"] == [0, 0, 1]
         assert of(found, "moved_instances_total") == {MODEL: 2}
         assert of(found, "change_seconds_count") == {MODEL: 1}
-        assert of(found, "plans_total", trigger="repeat")[MODEL] >= 1
+        assert of(found, "plans_total", trigger="repeat", action="release")[MODEL] >= 1
         counts = [sum(column) for column in zip(*(each.facts["instances"] for each in nodes.values()), strict=True)]
         wanted = dict(zip(map(str, LENGTHS), counts, strict=True))
         assert of(found, "planned_instances", model=MODEL) == of(found, "instances", model=MODEL) == wanted
+
+    def test_a_plan_by_the_lengths_of_the_queries(
+        self, nodes: dict[str, FileServer], start: Callable[..., Any]
+    ) -> None:
+        page = start(AgentsInProcess(*nodes.values()), period_s=1.0)
+        assert until(lambda: of(page(), "plans_total", trigger="first", action="keep") == {MODEL: 1})
+        nodes["a"].set(queries=[300.0, 0.0, 1.0], requests=200, latency_s=1.0)
+        nodes["b"].set(queries=[300.0, 0.0, 1.0], requests=300, latency_s=4.0)
+        assert until(lambda: of(page(), "observed_latency_seconds") == {MODEL: pytest.approx(5.0 / 500)})
+        found = page()
+        assert of(found, "plans_total", trigger="period", action="allocate") == {MODEL: 1}
+        assert of(found, "planned_instances", model=MODEL) == {"16": 4, "32": 0, "64": 2}
+        assert of(found, "demand_queries", model=MODEL)["16"] > of(found, "demand_queries", model=MODEL)["64"] > 0
+        (predicted,) = of(found, "predicted_latency_seconds").values()
+        assert PROFILE.latencies_s[0] < predicted < PROFILE.latencies_s[-1]
 
     def test_an_interrupted_change_counts(self, nodes: dict[str, FileServer], start: Callable[..., Any]) -> None:
         nodes["a"].set(unfinished=True)
@@ -178,7 +204,7 @@ class TestController:
     ) -> None:
         nodes["a"].set(queries=[1000.0, 0.0, 0.0])
         page = start(AgentsInProcess(*nodes.values()))
-        assert until(lambda: of(page(), "plans_total", trigger="first") == {MODEL: 1})
+        assert until(lambda: of(page(), "plans_total", trigger="first", action="keep") == {MODEL: 1})
         nodes["a"].set(queries=[1030.0, 0.0, 1.0])
         nodes["b"].set(queries=[0.0, 4.0, 2.0])
         assert until(lambda: of(page(), "queries_total") == {f"{MODEL} 16": 30, f"{MODEL} 32": 4, f"{MODEL} 64": 3})
@@ -191,7 +217,7 @@ class TestController:
     ) -> None:
         agents = AgentsInProcess(*nodes.values())
         page = start(agents)
-        assert until(lambda: of(page(), "plans_total", trigger="first") == {MODEL: 1})
+        assert until(lambda: of(page(), "plans_total", trigger="first", action="keep") == {MODEL: 1})
         assert of(page(), "table_outdated") == {"a": 0, "b": 0}
         agents.silent.add("b")
         assert until(lambda: of(page(), "nodes", state="silent") == {"a": 0, "b": 1})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from testing.controller import Traffic, controller, controller_thread
 from testing.serving import Served, environment_in, serving, tidal_in_process
 from testing.waiting import until
+from tests.cluster.pages import Values, of, read
 from tidal.repository.allocation import make_allocation, read_allocation, write_allocation
 from tidal.server.change_lock import exclusive_change
 from tidal.server.gauges import used_instances
@@ -47,6 +47,12 @@ def used(served: Served) -> dict[int, int]:
     return versions[max(versions)]
 
 
+def measured(page: Values) -> bool:
+    """Return whether the last plan is based on queries."""
+    names = ("observed_latency_seconds", "predicted_latency_seconds", "demand_queries", "queries_total")
+    return all(sum(of(page, name, model="tiny").values()) > 0 for name in names)
+
+
 def test_a_dry_run_prints_the_plan_and_changes_nothing(even: Served) -> None:
     served, before = even, allocation(even)
     with Traffic(served.report["grpc"], "tiny", SHORT) as traffic:
@@ -73,6 +79,21 @@ def test_a_dry_run_prints_the_plan_and_changes_nothing(even: Served) -> None:
     assert used(served) == {16: 1, 32: 1, 64: 1}
 
 
+def test_a_dry_run_publishes_plans_and_counts_no_change(even: Served) -> None:
+    options = ("--dry-run", *QUICK, "--min-gain", "0", *THREE, "--metrics-port", "0")
+    with Traffic(even.report["grpc"], "tiny", SHORT), controller(even.environment, *options) as running:
+        assert running.wait_for("metrics")
+        (address,) = [event["address"] for event in running.of("metrics")]
+        wanted = {"16": 2, "32": 0, "64": 1}
+        assert until(lambda: of(read(address), "planned_instances", model="tiny") == wanted), running.events
+        found = read(address)
+        assert running.end() == 0
+    assert of(found, "plans_total", model="tiny", trigger="period")["allocate"] >= 1
+    assert of(found, "instances", model="tiny") == {"16": 1, "32": 1, "64": 1}
+    assert of(found, "changes_total", model="tiny") == {"done": 0, "failed": 0}
+    assert of(found, "moved_instances_total") == {"tiny": 0}
+
+
 def test_without_traffic_it_keeps_the_allocation(even: Served) -> None:
     before, kept = allocation(even), "tiny: keep 16=1 32=1 64=1: there were no queries"
     # A busy machine publishes the counters of earlier queries seconds later: they must not justify a change.
@@ -91,6 +112,8 @@ def test_without_traffic_it_keeps_the_allocation(even: Served) -> None:
 def test_shifting_lengths_are_followed_without_a_failed_request(even: Served) -> None:
     served, sent = even, 0
     with controller(served.environment, *QUICK, *THREE, "--metrics-port", "0") as running:
+        assert running.wait_for("metrics")
+        (address,) = [event["address"] for event in running.of("metrics")]
         for words, wanted in (
             (SHORT, {16: 2, 32: 0, 64: 1}),
             (MIDDLE, {16: 0, 32: 2, 64: 1}),
@@ -99,12 +122,11 @@ def test_shifting_lengths_are_followed_without_a_failed_request(even: Served) ->
                 assert until(lambda w=wanted: used(served) == w and allocation(served) == w, 90), running.events[-5:]  # type: ignore[misc]
                 aim = traffic.answered + 100
                 assert until(lambda t=traffic, a=aim: t.answered >= a)  # type: ignore[misc]
+                assert until(lambda: measured(read(address)))
             assert traffic.failures == []
             assert traffic.answered == traffic.sent
             sent += traffic.sent
-        (address,) = [event["address"] for event in running.of("metrics")]
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
-            page = response.read().decode()
+        found = read(address)
         second = served.tidal("controller", "tiny", "--once", *QUICK)
         assert running.end() == 0
     assert sent >= 200
@@ -113,10 +135,14 @@ def test_shifting_lengths_are_followed_without_a_failed_request(even: Served) ->
     print(f"{sent} requests through {len(changes)} changes, none failed")
     decisions = running.of("decision", action="allocate")
     assert all(each["reason"] and each["before"] != each["after"] for each in decisions)
-    assert 'tidal_controller_instances{model="tiny",runtime="32"} 2.0' in page
-    assert "tidal_controller_server_up 1.0" in page
-    assert f'tidal_controller_change_seconds_count{{model="tiny"}} {len(changes)}.0' in page
-    assert 'tidal_controller_decisions_total{action="allocate",model="tiny"}' in page
+    assert of(found, "nodes", state="serves") == {"": 1}
+    assert of(found, "instances", model="tiny") == {"16": 0, "32": 2, "64": 1}
+    assert of(found, "change_seconds_count") == {"tiny": len(changes)}
+    assert of(found, "changes_total", model="tiny") == {"done": len(changes), "failed": 0}
+    moved = sum(abs(each["before"][n] - each["after"][n]) for each in decisions for n in each["before"])
+    assert of(found, "moved_instances_total") == {"tiny": moved}
+    assert of(found, "plans_total", model="tiny", action="allocate")["period"] == len(decisions)
+    assert of(found, "planning_blocked") == {"tiny": 0}
     assert second.returncode == 1
     assert f"'tiny' is already controlled by process {running.process.pid}" in second.stderr
 

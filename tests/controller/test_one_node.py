@@ -19,7 +19,7 @@ from tidal.controller.counts import ModelCounts
 from tidal.controller.decisions import PlanSettings, plan_settings
 from tidal.controller.event_log import EventLog
 from tidal.controller.host_journal import HostJournal, Outcome
-from tidal.controller.host_metrics import HostMetrics
+from tidal.controller.metrics import ClusterMetrics
 from tidal.controller.reports import ModelProfile, ModelReport, NodeReport
 from tidal.controller.scaling import ScalingSettings
 from tidal.errors import InvalidArgument, Unavailable
@@ -42,6 +42,7 @@ class Host:
     Args:
         present: Instances by runtime.
         devices: Instances that its devices hold.
+        dry_run: Whether its metrics are those of a dry run.
         bounds: Fields of `ScalingSettings`.
     """
 
@@ -54,12 +55,13 @@ class Host:
         period_s: float = 10.0,
         min_gain: float = 0.05,
         once: bool = False,
+        dry_run: bool = False,
         **bounds: int,
     ) -> None:
         self.present, self.devices, self.state = present, sum(present) if devices is None else devices, "serves"
         self.now, self.error, self.process = 0.0, "", 1
         self.lines: list[dict[str, Any]] = []
-        self.metrics, self.outcome, self.steps = HostMetrics(), Outcome(), [present]
+        self.metrics, self.outcome, self.steps = ClusterMetrics(dry_run=dry_run), Outcome(), [present]
         self._profile, self._counts = profile, ModelCounts.none(len(present))
         log = EventLog(lambda line: self.lines.append(json.loads(line)), as_json=True)
         scaling = ScalingSettings(bounds.get("min_instances"), bounds.get("max_instances"), only_node=True)
@@ -68,7 +70,8 @@ class Host:
             PlanSettings(period_s, min_gain, scaling),
             clock=lambda: self.now,
             poll_s=3600.0,  # passes are those of `drive`
-            journal=HostJournal(log, self.metrics, (), self.outcome, dry_run=False, once=once),
+            journal=HostJournal(log, (), self.outcome, dry_run=dry_run, once=once),
+            metrics=self.metrics,
         )
         assert until(lambda: self.controller._passes == 1)
 
@@ -111,7 +114,7 @@ class Host:
         return [line for line in self.lines if line["event"] == event]
 
     def metric(self, name: str, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(f"tidal_controller_{name}", labels)
+        return self.metrics.registry.get_sample_value(f"tidal_cluster_{name}", labels)
 
 
 @contextmanager
@@ -141,9 +144,12 @@ class TestPeriods:
         assert second["before"] == first["after"] == {"16": 2, "32": 0, "64": 1}
         assert second["after"] == {"16": 0, "32": 0, "64": 3}
         assert second["predicted_mean_best_s"] < second["predicted_mean_before_s"]
-        assert one.metric("decisions_total", model="m", action="allocate") == 2
+        assert one.metric("plans_total", model="m", trigger="first", action="keep") == 1
+        assert one.metric("plans_total", model="m", trigger="period", action="allocate") == 2
         assert one.metric("instances", model="m", runtime="64") == 3
-        assert one.metric("replacements_total", model="m") == 3
+        assert one.metric("demand_queries", model="m", runtime="64") == pytest.approx(16)
+        assert one.metric("moved_instances_total", model="m") == 2 + 4  # ended and started ones
+        assert one.metric("changes_total", model="m", result="done") == 2
         assert one.metric("change_seconds_count", model="m") == 2
         assert one.metric("predicted_latency_seconds", model="m") == second["predicted_mean_best_s"]
         assert one.metric("observed_latency_seconds", model="m") == pytest.approx(0.01)
@@ -155,18 +161,22 @@ class TestPeriods:
         assert actions(decisions) == ["keep"] * 3
         assert {each["reason"] for each in decisions} == {"there were no queries"}
         assert one.of("changed") == []
+        assert one.metric("plans_total", model="m", trigger="period", action="keep") == 3
+        assert one.metric("observed_latency_seconds", model="m") is None
 
     def test_an_outage_is_no_observation(self) -> None:
         with host() as one:
             one.drive(5, counts(10, 0, 0))
             one.state = "away"
             assert one.drive(60, IDLE) == []
+            assert one.metric("nodes", node="", state="away") == 1
             one.state, one.process = "serves", 2
             assert one.drive(5, IDLE) == []
             (decision,) = one.drive(1, IDLE)
         assert decision["observed"]["seconds"] == 10  # the first second after it is not known
         assert [line["event"] for line in one.lines][:3] == ["connected", "away", "connected"]
-        assert one.metric("server_up") == 1
+        assert one.metric("nodes", node="", state="serves") == 1
+        assert one.metric("nodes", node="", state="away") == 0
 
     def test_a_small_gain_changes_nothing(self) -> None:
         with host(min_gain=0.9) as one:
@@ -174,6 +184,8 @@ class TestPeriods:
         assert decision["action"] == "keep"
         assert decision["reason"].endswith("% faster, below the minimum gain of 90 %")
         assert "at best with 16=2 32=0 64=1" in decision["message"]
+        assert one.metric("predicted_latency_seconds", model="m") == decision["predicted_mean_before_s"]
+        assert one.metric("planned_instances", model="m", runtime="16") == 1
 
     def test_the_best_allocation_stays(self) -> None:
         with host((2, 0, 1)) as one:
@@ -204,11 +216,20 @@ class TestPeriods:
             (failed,) = one.of("failed")
             assert failed["message"] == "unchanged for now: allocate was not completed: made-up failure"
             assert actions(one.decisions) == ["allocate"] * 2  # after 10 s, and once more 10 s later
-            assert one.metric("failed_changes_total", model="m") == 2
+            assert one.metric("changes_total", model="m", result="failed") == 2
             one.error = ""
             one.drive(10, counts(200, 0, 2))
             assert one.present == (2, 0, 1)
         assert len(one.of("changed")) == 1
+
+    def test_changes_of_a_dry_run_are_not_counted(self) -> None:
+        with host(dry_run=True) as one:
+            one.drive(10, counts(200, 0, 2))
+        assert one.metric("plans_total", model="m", trigger="period", action="allocate") == 1
+        assert one.metric("planned_instances", model="m", runtime="16") == 2
+        for name in ("change_seconds_count", "moved_instances_total"):
+            assert one.metric(name, model="m") == 0
+        assert one.metric("changes_total", model="m", result="done") == 0
 
     @settings(max_examples=20, deadline=None)
     @given(

@@ -13,10 +13,8 @@ from typing import Any
 import yaml
 
 from tidal.cluster.node_metrics import NodeMetrics
-from tidal.controller.host_metrics import HostMetrics
 from tidal.controller.metrics import ClusterMetrics
 from tidal.controller.reports import NodeReport
-from tidal.controller.summary import ClusterState
 from tidal_client.main import GROUP, _load
 
 ROOT = Path(__file__).parents[2]
@@ -75,9 +73,7 @@ def series() -> frozenset[str]:
         found |= {f"tidal_{system}_{name}" for package in packages for name in _registered(_LIBRARY / package)}
     # The runtimes of a cascade's levels are those of `arlo`, within the cascade.
     found |= {f"tidal_tabi_runtime_{name}" for name in _registered(_LIBRARY / "arlo" / "metrics.py")}
-    cluster = ClusterMetrics(lambda: ClusterState({}, {}, {}, {}, {}, frozenset()))
-    node = NodeMetrics(lambda: NodeReport("", "away"))
-    for each in (HostMetrics(), cluster, node):
+    for each in (ClusterMetrics(), NodeMetrics(lambda: NodeReport("", "away"))):
         for family in each.registry.collect():
             suffixes = {"counter": ("_total",), "histogram": _HISTOGRAM}.get(family.type, ("",))
             found |= {f"{family.name}{suffix}" for suffix in suffixes}

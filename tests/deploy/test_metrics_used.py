@@ -27,9 +27,9 @@ _OF_A_CLUSTER = (
     *(f"node_{name}_timestamp_seconds" for name in ("start", "read", "table")),
     *("node_server_up", "node_draining"),
 )
-WITHOUT_MODEL = frozenset(
-    {"up", "tidal_controller_server_up", *(f"tidal_cluster_{name}" for name in _OF_A_CLUSTER)}
-) | {name for name in SERVERS_OWN | ON_GPUS if name.startswith(("nv_cpu_", "nv_gpu_"))}
+WITHOUT_MODEL = frozenset({"up", *(f"tidal_cluster_{name}" for name in _OF_A_CLUSTER)}) | {
+    name for name in SERVERS_OWN | ON_GPUS if name.startswith(("nv_cpu_", "nv_gpu_"))
+}
 
 
 def selectors(node: Any) -> Iterator[Any]:
@@ -169,7 +169,7 @@ def test_panels_do_not_overlap_and_stay_inside() -> None:
 
 def test_the_metrics_of_the_documentation_are_published() -> None:
     text = (ROOT / "docs" / "reference" / "metrics.md").read_text()
-    documented = set(re.findall(r"`(tidal_(?:arlo|tabi|pets|otas|flover|controller|cluster)_[a-z_]+[a-z])`", text))
+    documented = set(re.findall(r"`(tidal_(?:arlo|tabi|pets|otas|flover|cluster)_[a-z_]+[a-z])`", text))
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in series()}
     assert documented, "no metric is documented"
     assert documented <= families

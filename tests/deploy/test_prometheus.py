@@ -135,9 +135,14 @@ def _wanted() -> dict[str, str]:
 
 
 def _without_data(prometheus: Prometheus) -> list[str]:
-    return [f"{where}: {query}" for query, where in _wanted().items() if not prometheus.values(query)]
+    # Within the last minutes: a plan after a period without queries has no demand.
+    return [
+        f"{where}: {query}"
+        for query, where in _wanted().items()
+        if not prometheus.values(f"last_over_time(({query})[10m:1s])")
+    ]
 
 
 def _served_here(query: str) -> bool:
-    # A cluster's controller and `tidal controller` exclude each other: tests/cluster/test_served.py has its queries.
-    return "tidal_cluster_" not in query and (has_gpu() or not any(name in query for name in ON_GPUS))
+    # `tidal controller` has no agent of its own: tests/cluster/test_served.py has the queries about agents.
+    return "tidal_cluster_node_" not in query and (has_gpu() or not any(name in query for name in ON_GPUS))

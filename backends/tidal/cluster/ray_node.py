@@ -149,20 +149,29 @@ def wait_for_node(ray: Any, started: RayProcess) -> str:
 
 
 def start_controller(ray: Any, started: RayProcess, settings: PlanSettings, metrics: PageAddress | None = None) -> None:
-    """Start the cluster's controller on its head; one of a lost head, in Redis, is replaced.
+    """Start the cluster's controller on its head, and wait for its first status; one of a lost head is replaced.
 
     Args:
         ray: The module `ray`, connected.
         started: Ray's processes of the head.
         settings: Settings of its decisions.
         metrics: Address of its metrics; None: not served.
+
+    Raises:
+        Unavailable: The name of a lost head's controller stays in use, or the controller does not answer.
     """
     options = _pinned(ray, wait_for_node(ray, started), CONTROLLER)
     with contextlib.suppress(ValueError):
         ray.kill(ray.get_actor(CONTROLLER, namespace=NAMESPACE))
-    controller = ray.remote(ClusterController).options(**options)
-    if _created(controller, RayAgents(), settings, metrics, poll_s=POLL_S, request_nodes=request_nodes) is None:
+    actor = ray.remote(ClusterController).options(**options)
+    controller = _created(actor, RayAgents(), settings, metrics, poll_s=POLL_S, request_nodes=request_nodes)
+    if controller is None:
         raise Unavailable("the name of the lost head's controller stays in use: start the head again")
+    try:
+        # Ray drops an actor, also a detached one, whose creator disconnects before it has been created.
+        ray.get(controller.status.remote(), timeout=_START_S)
+    except ray.exceptions.RayError as error:
+        raise Unavailable(f"the controller does not start: {error}") from None
 
 
 def start_agent(

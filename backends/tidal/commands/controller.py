@@ -13,7 +13,7 @@ from tidal.commands.stopping import stop_on_signals
 from tidal.controller.decisions import plan_settings
 from tidal.controller.event_log import EventLog
 from tidal.controller.host import HostController
-from tidal.controller.host_metrics import HostMetrics
+from tidal.controller.metrics import ClusterMetrics
 from tidal.controller.metrics_page import published
 from tidal.controller.scaling import ScalingSettings
 from tidal.controller.server_finder import ServerFinder
@@ -84,7 +84,8 @@ def controller(
     with one_sentence(_USAGE):
         scaling = ScalingSettings(min_instances, max_instances, only_node=True)
         settings = plan_settings(period, min_gain, scaling)
-    events, metrics, find = EventLog(typer.echo, as_json=as_json), HostMetrics(), ServerFinder(server)
+    events, find = EventLog(typer.echo, as_json=as_json), ServerFinder(server)
+    metrics = ClusterMetrics(dry_run=dry_run)
     stop = stop_on_signals()  # the change in progress is completed first
     if once:
         with one_sentence(NO_SERVER):

@@ -23,7 +23,7 @@ class Changes:
     Args:
         agents: Calls of the agents.
         nodes: The nodes; they are read again after each step.
-        journal: Receives each step.
+        journal: Receives the end of a change that is stopped.
         closed: Request to stop.
     """
 
@@ -52,7 +52,6 @@ class Changes:
                 if before != after and self._nodes.reports[node.name].of_model(model) is not None
             }
             self.allocate(model, changing)
-            self._journal.replaced(model, decision.by_length(counts), decision.by_length(stage))
             counts = stage
             self._nodes.read()
             self._nodes.write_tables()

@@ -49,24 +49,26 @@ class ClusterController:
     Args:
         agents: Calls of the agents.
         settings: Settings of its decisions.
-        metrics: Address of its metrics; None: not served.
+        page: Address of its metrics; None: not served.
         clock: Current time in seconds.
         poll_s: Time between two readings of the agents, in seconds.
         pause_s: Time before the next decision about a model whose change failed, in seconds.
         request_nodes: Requests nodes from what can start machines.
         journal: Receives what it decides and does; None: it writes lines on standard output.
+        metrics: Its metrics; None: new ones.
     """
 
     def __init__(
         self,
         agents: Agents,
         settings: PlanSettings,
-        metrics: PageAddress | None = None,
+        page: PageAddress | None = None,
         clock: Callable[[], float] = time.monotonic,
         poll_s: float = POLL_S,
         pause_s: float = PAUSE_AFTER_FAILURE_S,
         request_nodes: RequestNodes = lambda hosts, more: None,
         journal: Journal | None = None,
+        metrics: ClusterMetrics | None = None,
     ) -> None:
         self._agents, self._settings, self._clock = agents, settings, clock
         self._poll_s, self._pause_s = poll_s, pause_s
@@ -81,8 +83,9 @@ class ClusterController:
         self._wake, self._closed = threading.Event(), threading.Event()
         self._changes = Changes(agents, self._nodes, self._journal, self._closed)
         self._passed, self._passes = threading.Condition(), 0
-        self._metrics = ClusterMetrics(self._state)
-        self._page = MetricsPage(self._metrics.registry, metrics)
+        self._metrics = ClusterMetrics() if metrics is None else metrics
+        self._metrics.read_state(self._state)
+        self._page = MetricsPage(self._metrics.registry, page)
         self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
         self._thread.start()
 
@@ -94,10 +97,8 @@ class ClusterController:
 
     def _state(self) -> ClusterState:
         nodes, plans, waiting = self._nodes, dict(self._plans or {}), dict(self._waiting)
-        reported_at, scaling = dict(nodes.reported_at), self._scaling.state
-        return ClusterState(
-            dict(nodes.reports), dict(nodes.silent), plans, waiting, reported_at, nodes.outdated, scaling
-        )
+        known = dict(nodes.reports), dict(nodes.silent), plans, waiting, dict(nodes.reported_at)
+        return ClusterState(*known, nodes.outdated, self._scaling.state)
 
     def drain(self, node: str, draining: bool) -> None:
         """Begin or end to drain a node; `status` reports when its instances have moved.
@@ -257,9 +258,10 @@ class ClusterController:
         if trigger is None:
             return
         rule = reason if trigger in ("first", "scaling") and fixed is None else ""
-        with self._metrics.planning(model, trigger):
+        with self._metrics.planning(model):
             plan = decide(observed, nodes, model, self._settings, instances, rule, fixed)
         decision = Decision(observed.profile, plan, trigger, observed.total(), fixed)
+        self._metrics.planned(model, decision)
         if not rule:  # a rule does not use the lengths of the queries: the period goes on
             observed.restart()
         if plan.moves or trigger in ("period", "repeat"):
@@ -283,7 +285,6 @@ class ClusterController:
             record["state"] = "done"
         except TidalError as error:
             record["state"] = f"failed: {error}"
-            self._journal.failed(model)
             raise type(error)(f"{decision.action} was not completed: {error}") from None
         finally:
             self._keep(model, record)

@@ -98,6 +98,11 @@ class Decision:
         """Instances of all nodes to change to, by max_length in tokens."""
         return self.by_length(self.plan.after)
 
+    @property
+    def mean_after_s(self) -> float | None:
+        """Predicted mean latency with the instances to change to, in seconds; None if not predicted."""
+        return self.plan.mean_before_s if self.before == self.after else self.plan.mean_best_s
+
     def by_length(self, counts: NodeCounts) -> dict[int, int]:
         """Return instances by node and runtime as those of all nodes, by max_length in tokens."""
         return self.profile.by_length(map(sum, zip(*counts, strict=True)))
@@ -262,8 +267,10 @@ def described(decision: Decision) -> dict[str, Any]:
         "observed_s": round(total.seconds, 3),
         "queries": _by_length(lengths, total.queries),
         "demand": _by_length(lengths, plan.demand),
+        "observed_mean_latency_s": total.mean_latency_s,
         "predicted_mean_before_s": plan.mean_before_s,
         "predicted_mean_best_s": plan.mean_best_s,
+        "predicted_mean_after_s": decision.mean_after_s,
         "shortfall": plan.shortfall,
         "instances_short": plan.instances_short,
     }

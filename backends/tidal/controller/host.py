@@ -10,8 +10,8 @@ from tidal.controller.controller import PAUSE_AFTER_FAILURE_S, POLL_S, ClusterCo
 from tidal.controller.decisions import PlanSettings
 from tidal.controller.event_log import EventLog
 from tidal.controller.host_journal import HostJournal, Outcome
-from tidal.controller.host_metrics import HostMetrics
 from tidal.controller.host_node import NODE, DryNode, HostNode
+from tidal.controller.metrics import ClusterMetrics
 from tidal.controller.server_finder import ControlledServer
 from tidal.errors import Internal
 
@@ -38,7 +38,7 @@ class HostController:
         settings: PlanSettings,
         models: Sequence[str],
         events: EventLog,
-        metrics: HostMetrics,
+        metrics: ClusterMetrics,
         *,
         dry_run: bool = False,
         poll_s: float = POLL_S,
@@ -60,9 +60,14 @@ class HostController:
         """
         outcome = Outcome()
         node = (DryNode if self._dry_run else HostNode)(self._find, self._models, self._events, outcome)
-        journal = HostJournal(self._events, self._metrics, self._models, outcome, dry_run=self._dry_run, once=once)
+        journal = HostJournal(self._events, self._models, outcome, dry_run=self._dry_run, once=once)
         controller = ClusterController(
-            LocalAgents({NODE: node}), self._settings, poll_s=self._poll_s, pause_s=self._pause_s, journal=journal
+            LocalAgents({NODE: node}),
+            self._settings,
+            poll_s=self._poll_s,
+            pause_s=self._pause_s,
+            journal=journal,
+            metrics=self._metrics,
         )
         try:
             while not stop.is_set() and not outcome.over.wait(_WAIT_S):

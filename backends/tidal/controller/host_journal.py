@@ -1,4 +1,4 @@
-"""What `tidal controller` reports: events of its server and its models, its metrics, and the end of `--once`."""
+"""What `tidal controller` reports: events of its server and its models, and the end of `--once`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from tidal.controller.decisions import Decision
 from tidal.controller.event_log import EventLog
-from tidal.controller.host_metrics import HostMetrics
 from tidal.controller.journal import Journal
 from tidal.controller.reports import NodeReport
 from tidal.errors import NotFound, TidalError, Unavailable
@@ -33,29 +32,19 @@ class Outcome:
 
 
 class HostJournal(Journal):
-    """Writes events and metrics of the only node.
+    """Writes events of the only node.
 
     Args:
         events: Log that every event is written to.
-        metrics: The metrics.
         models: Names of the models; empty: all partitioned models of the server.
         outcome: End of control.
         dry_run: Whether decisions are not applied.
         once: Whether control ends after a decision for every model, or an error.
     """
 
-    def __init__(
-        self,
-        events: EventLog,
-        metrics: HostMetrics,
-        models: Sequence[str],
-        outcome: Outcome,
-        *,
-        dry_run: bool,
-        once: bool,
-    ) -> None:
+    def __init__(self, events: EventLog, models: Sequence[str], outcome: Outcome, *, dry_run: bool, once: bool) -> None:
         super().__init__(events)
-        self._metrics, self._models, self._outcome = metrics, models, outcome
+        self._models, self._outcome = models, outcome
         self._dry_run, self._once = dry_run, once
         self._server = ""  # state that was written last
         self._served: frozenset[str] = frozenset()
@@ -67,7 +56,6 @@ class HostJournal(Journal):
         if self._outcome.over.is_set():
             return
         for report in nodes.values():
-            self._metrics.server_up.set(report.state == "serves")
             if report.state != "serves":
                 if self._once and report.state == "away":
                     self._outcome.end(Unavailable(report.reason))
@@ -81,33 +69,17 @@ class HostJournal(Journal):
             else:
                 self._write(f"connected {report.identity}", f"controlling models of the server at {report.http}")
                 self._served = frozenset(its.model for its in report.models)
-                for its in report.models:
-                    self._metrics.set_instances(its.model, its.profile.by_length(its.instances))
 
     def decided(self, model: str, decision: Decision) -> None:
         """Record a decision."""
-        self._metrics.decided(model, decision)
         self.events.decided(model, decision, dry_run=self._dry_run)
         if decision.trigger == "period":
             self._decided.add(model)
 
-    def replaced(self, model: str, before: Mapping[int, int], after: Mapping[int, int]) -> None:
-        """Count the instances that a step of a change replaces, starts or ends."""
-        if not self._dry_run:
-            more = sum(max(0, after[length] - count) for length, count in before.items())
-            fewer = sum(max(0, count - after[length]) for length, count in before.items())
-            self._metrics.replacements.labels(model).inc(max(more, fewer))
-            self._metrics.set_instances(model, after)
-
     def changed(self, model: str, decision: Decision, seconds: float) -> None:
         """Record a change that was completed after some seconds."""
         if not self._dry_run:
-            self._metrics.changed(model, decision, seconds)
             super().changed(model, decision, seconds)
-
-    def failed(self, model: str) -> None:
-        """Count a change that was not completed."""
-        self._metrics.failed.labels(model).inc()
 
     def passed(self, waiting: Mapping[str, str]) -> None:
         """Record reasons to wait of the models that are served; with `once`, end after an error or all decisions."""

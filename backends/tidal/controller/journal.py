@@ -28,22 +28,10 @@ class Journal:
         """Record a decision that changes instances or ends a period; others only note the nodes."""
         self.events.decided(model, decision)
 
-    def replaced(self, model: str, before: Mapping[int, int], after: Mapping[int, int]) -> None:
-        """Record a step of a change, which one line at its end reports.
-
-        Args:
-            model: Name of the model.
-            before: Instances of all nodes before, by max_length in tokens.
-            after: Instances of all nodes after it.
-        """
-
     def changed(self, model: str, decision: Decision, seconds: float) -> None:
         """Record a change that was completed after some seconds."""
         now = f"now at {format_counts(decision.after)} after {seconds:.1f} s"
         self.events.record("changed", now, model, seconds=round(seconds, 3))
-
-    def failed(self, model: str) -> None:
-        """Record a change that was not completed; the reason is among those to wait for."""
 
     def stopped(self, model: str, instances: Mapping[int, int]) -> None:
         """Record that a change ends before its last step, with the instances by max_length in tokens."""

@@ -213,7 +213,10 @@ class LocalNode:
     def _model(self, front: ServedFront, wanted: Mapping[int, int], devices: int, counts: ModelCounts) -> ModelReport:
         folder = front.live.repository / front.model
         allocation = read_allocation(folder)
-        usable = wanted if allocation is None else allocation.serving()
+        if allocation is None:  # also of a dry run, which assumes others
+            usable = self._requested(front.live.repository, front.live.model)
+        else:
+            usable = allocation.serving()
         lengths = front.profile.lengths
         return ModelReport(
             model=front.model,

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the cluster's controller, `tidal_cluster_*`."""
+"""Prometheus metrics of the controller, `tidal_cluster_*`: of a cluster, or of one server (`tidal controller`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tidal.controller.decisions import Trigger
+from tidal.controller.decisions import Action, Decision, Trigger
 from tidal.controller.summary import ClusterState, NodeState, node_state
 
 _PLANNING_BUCKETS = (0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0)
@@ -30,11 +30,12 @@ class ClusterMetrics:
     """The metric families of the controller, in a separate registry.
 
     Args:
-        state: Returns what the controller knows; called at each reading of the metrics, by any thread.
+        dry_run: Whether decisions are not carried out: changes are not counted then.
     """
 
-    def __init__(self, state: Callable[[], ClusterState]) -> None:
+    def __init__(self, *, dry_run: bool = False) -> None:
         self.registry = of = CollectorRegistry()
+        self._dry_run, self._state = dry_run, _StateCollector()
         model = ["model"]
         start = Gauge(named("controller_start_timestamp_seconds"), "Time of the controller's last start", registry=of)
         start.set_to_current_time()
@@ -42,7 +43,12 @@ class ClusterMetrics:
         self._queries = Counter(
             named("queries"), "Queries that arrived at the nodes, by max_length", [*model, "runtime"], registry=of
         )
-        self._plans = Counter(named("plans"), "Plans made, by what required them", [*model, "trigger"], registry=of)
+        self._plans = Counter(
+            named("plans"),
+            "Plans made, by what required them and what they do",
+            [*model, "trigger", "action"],
+            registry=of,
+        )
         self._planning = Histogram(
             named("planning_seconds"), "Time to compute a plan", model, buckets=_PLANNING_BUCKETS, registry=of
         )
@@ -51,12 +57,21 @@ class ClusterMetrics:
             named("change_seconds"), "Time to carry out a change", model, buckets=_CHANGE_BUCKETS, registry=of
         )
         self._moved = Counter(named("moved_instances"), "Instances started or ended by plans", model, registry=of)
-        of.register(_StateCollector(state))
+        of.register(self._state)
+
+    def read_state(self, state: Callable[[], ClusterState]) -> None:
+        """Publish also what the controller knows.
+
+        Args:
+            state: Returns it; called at each reading of the metrics, by any thread.
+        """
+        self._state.state = state
 
     def add_model(self, model: str) -> None:
         """Create the series of a model: an alert on an increase needs their 0."""
         for trigger in get_args(Trigger):
-            self._plans.labels(model, trigger)
+            for action in get_args(Action):
+                self._plans.labels(model, trigger, action)
         for result in RESULTS:
             self._changes.labels(model, result)
         for metric in (self._planning, self._change, self._moved):
@@ -78,11 +93,14 @@ class ClusterMetrics:
             self._queries.labels(model, str(length)).inc(count)
 
     @contextmanager
-    def planning(self, model: str, trigger: Trigger) -> Iterator[None]:
-        """Count and time a plan, which the block computes."""
+    def planning(self, model: str) -> Iterator[None]:
+        """Time a plan, which the block computes."""
         with self._planning.labels(model).time():
             yield
-        self._plans.labels(model, trigger).inc()
+
+    def planned(self, model: str, decision: Decision) -> None:
+        """Count a plan, carried out or not."""
+        self._plans.labels(model, decision.trigger, decision.action).inc()
 
     @contextmanager
     def change(self, model: str, moves: int) -> Iterator[None]:
@@ -98,6 +116,8 @@ class ClusterMetrics:
         except Exception:
             self._changes.labels(model, "failed").inc()
             raise
+        if self._dry_run:
+            return
         self._changes.labels(model, "done").inc()
         self._change.labels(model).observe(time.monotonic() - begin)
         self._moved.labels(model).inc(moves)
@@ -106,12 +126,12 @@ class ClusterMetrics:
 class _StateCollector(Collector):
     """Families that follow from what the controller knows now: series of nodes and models that are gone end."""
 
-    def __init__(self, state: Callable[[], ClusterState]) -> None:
-        self._state = state
+    def __init__(self) -> None:
+        self.state: Callable[[], ClusterState] = lambda: ClusterState({}, {}, {}, {}, {}, frozenset())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the families."""
-        state = self._state()
+        state = self.state()
         yield from _node_families(state)
         yield from _model_families(state)
         yield from _plan_families(state)
@@ -159,6 +179,8 @@ def _plan_families(state: ClusterState) -> Iterator[GaugeMetricFamily]:
     at = _family("plan_timestamp_seconds", "Time of the last plan", "model")
     planned = _family("planned_instances", "Instances by the last plan, by max_length", "model", "runtime")
     demand = _family("demand_queries", "Queries in one SLO period by the last plan, by max_length", "model", "runtime")
+    observed = _family("observed_latency_seconds", "Mean latency of the queries before the last plan", "model")
+    predicted = _family("predicted_latency_seconds", "Predicted mean latency of the planned instances", "model")
     short = _family("instances_short", "Additional instances that the SLO requires by the last plan", "model")
     for model, plan in sorted(state.plans.items()):
         at.add_metric([model], datetime.fromisoformat(plan["at"]).timestamp())
@@ -170,8 +192,11 @@ def _plan_families(state: ClusterState) -> Iterator[GaugeMetricFamily]:
             planned.add_metric([model, length], count)
         for length, queries in plan["demand"].items():
             demand.add_metric([model, length], queries)
+        for family, name in ((observed, "observed_mean_latency_s"), (predicted, "predicted_mean_after_s")):
+            if plan.get(name) is not None:
+                family.add_metric([model], plan[name])
         short.add_metric([model], plan.get("instances_short", 0))
-    yield from (at, planned, demand, short)
+    yield from (at, planned, demand, observed, predicted, short)
 
 
 def _scaling_families(state: ClusterState) -> Iterator[GaugeMetricFamily]:

@@ -17,7 +17,7 @@ from tidal.arlo.manifest import load_arlo_manifest
 from tidal.controller.decisions import PlanSettings
 from tidal.controller.event_log import EventLog
 from tidal.controller.host import HostController
-from tidal.controller.host_metrics import HostMetrics
+from tidal.controller.metrics import ClusterMetrics
 from tidal.controller.scaling import ScalingSettings
 from tidal.controller.server_finder import ControlledServer
 from tidal.errors import Unsupported
@@ -92,7 +92,7 @@ def measure(
     with tidal_serve(repository, "--model", model) as server:
         controlled = ControlledServer(server.control, server.state)
         settings = PlanSettings(period_s, scaling=ScalingSettings(None, only_node=True))
-        controller = HostController(lambda: controlled, settings, [model], journal, HostMetrics())
+        controller = HostController(lambda: controlled, settings, [model], journal, ClusterMetrics())
         thread = threading.Thread(target=controller.run, args=(stop,), name="controller")
         thread.start()
         try:
