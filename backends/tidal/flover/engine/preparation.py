@@ -37,7 +37,7 @@ class SlotPreparation:
         All are copied together: the memory that one copy commits may be what another one reads.
 
         Args:
-            clearing: What to clear; None: nothing.
+            clearing: Memory to clear; None: none.
             chunks: Chunks of the iteration.
 
         Yields:
