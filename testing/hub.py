@@ -76,7 +76,7 @@ def running_hub(name: str, folder: Path) -> Iterator[tuple[str, list[str]]]:
     asked = list[str]()
     handler = type("_One", (_Hub,), {"name": name, "folder": folder, "asked": asked})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", asked

@@ -107,6 +107,14 @@ def _no_collection() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _no_sync() -> Iterator[None]:
+    """Leave files to the page cache: a kill, unlike a power loss, loses nothing that was written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _own_claims(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep the claims of cores and GPUs of the tests' servers apart from those of other servers on the machine."""
     with pytest.MonkeyPatch.context() as patch:

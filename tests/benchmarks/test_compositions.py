@@ -167,6 +167,7 @@ class TestUtility:
             assert found.share == pytest.approx(1.0)
             assert (found.in_time, found.late) == (len(queries), 0)
 
+    @pytest.mark.slow
     def test_under_overload_whoever_knows_utilities_earns_more(self) -> None:
         (earned,) = compare(TABLES, [1.5], queries=1200, rounds=1, report_progress=lambda _text: None)[1.5]
         assert set(earned) == {LEAST_TIME, HIGHEST_UTILITY, OTAS, BY_UTILITY}

@@ -204,6 +204,7 @@ def base(source: Path) -> BaseLayers:
     return base_layers(read_encoder(AutoModel.from_pretrained(source)))[0]
 
 
+@pytest.mark.slow
 def test_full_models_are_their_tasks_merged_into_transformers(source: Path, base: BaseLayers, tmp_path: Path) -> None:
     full_models.write_templates(source, base, tmp_path)
     models = FullModels(tmp_path, base)

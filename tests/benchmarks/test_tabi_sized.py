@@ -56,7 +56,8 @@ def tokens_of(folder: Path):
     return AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
 
 
-@pytest.mark.parametrize("level", ["small", pytest.param("large", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["small", "large"])
 def test_the_real_weights_have_the_same_logits_at_the_size_of_bert(level):
     layers = {"small": 2, "large": 6}[level]
     with torch.random.fork_rng():
@@ -112,6 +113,7 @@ def test_inserted_layers_attend_as_the_layer_that_they_copy(tmp_path):
         assert (found - theirs[layer // 3]).abs().max() < 1e-5
 
 
+@pytest.mark.slow
 def test_no_layer_is_optimised_away(tmp_path):
     size = BertSize(6, 192, 6, 384)
     larger = expand(tiny(tmp_path), size)

@@ -43,6 +43,7 @@ def test_a_new_engine_is_one_entry(toy: None, write_spec: WriteSpec, tmp_path: P
     assert (manifest.engine, manifest.runtimes[0].file) == ("toy", f"engines/{engine_file('toy')}")
 
 
+@pytest.mark.slow
 def test_a_new_engine_is_known_everywhere(toy: None) -> None:
     assert "toy" in available_kinds()
     assert engine_version("toy") == engine_version("openvino")

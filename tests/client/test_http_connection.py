@@ -196,14 +196,15 @@ def test_the_timeout_covers_a_server_that_does_not_read() -> None:
 
 def test_a_stream_has_its_timeout_per_part_and_keeps_its_connection() -> None:
     events = [b'data: {"text_output": "%d", "index": 0}\n\n' % number for number in range(20)]
-    parts = [_chunk(event) for event in events]
+    parts, pauses_s = [_chunk(event) for event in events], iter((0.1, 0.0))
 
     def serve(connection: socket.socket) -> None:
         while connection.recv(1 << 16):
             connection.sendall(_CHUNKED)
+            pause_s = next(pauses_s)
             for part in parts:
                 connection.sendall(part[:20])
-                time.sleep(0.1)
+                time.sleep(pause_s)
                 connection.sendall(part[20:])
             connection.sendall(b"0\r\n\r\n")
 

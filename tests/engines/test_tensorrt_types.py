@@ -109,6 +109,7 @@ def test_the_code_matches_tensorrts_interface(errors: dict[str, list[str]]) -> N
     assert errors[""] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_calls_that_tensorrt_does_not_have_are_reported(errors: dict[str, list[str]], name: str) -> None:
     message = WRONG[name][3]

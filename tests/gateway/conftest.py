@@ -15,6 +15,7 @@ from testing.gateways import RunningGateway, running_gateway
 from testing.once import built_once
 from testing.serving import Served, serving
 from testing.waiting import until
+from tidal_gateway.upstream import server
 
 _TEXT = 'input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] optional: true } ]'
 _PAIR = 'input [ { name: "text_pair" data_type: TYPE_STRING dims: [ 1 ] optional: true } ]'
@@ -126,3 +127,10 @@ def gateway(backend: Backend, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with running_gateway(folder, "--server", backend.address, *options) as started:
         assert until(started.ready), (folder / "stderr").read_text()
         yield started
+
+
+@pytest.fixture
+def quick_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check servers, and forget models that are missing, sooner than a gateway does."""
+    monkeypatch.setattr(server, "CHECK_S", 0.2)
+    monkeypatch.setattr(server, "UNLOADED_S", 0.2)

@@ -12,7 +12,6 @@ import pytest
 from tests.gateway.scene import Scene, eventually, runs
 from tests.gateway.sentences import sentence
 from tidal_gateway.upstream import server as gateway_server
-from tidal_gateway.upstream.server import UNLOADED_S
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 TENSOR = {"name": "text_input", "shape": [1], "datatype": "BYTES", "data": ["x"]}
@@ -36,8 +35,9 @@ CALLS: dict[str, tuple[str, Any]] = {
 
 class TestUnloaded:
     @pytest.mark.parametrize("name", CALLS)
-    def test_is_404_in_the_shape_of_the_api(self, name: str) -> None:
+    def test_is_404_in_the_shape_of_the_api(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         path, body = CALLS[name]
+        monkeypatch.setattr(gateway_server, "UNLOADED_S", 0.2)
 
         decoupled = name in ("chat", "stream", "completions", "generate_stream")
 
@@ -62,6 +62,7 @@ class TestUnloaded:
 
         scenario()
 
+    @pytest.mark.usefixtures("quick_checks")
     @runs
     async def test_a_restart_is_waited_for_and_an_unload_is_not(self) -> None:
         async with Scene(1, models=("m", "n"), supervised=True) as scene:
@@ -84,6 +85,7 @@ class TestUnloaded:
             supervisor.document |= {"not_ready": {}}  # it was unloaded while it restarted
             assert (await waiting).status_code == 404
 
+    @pytest.mark.usefixtures("quick_checks")
     @runs
     async def test_a_server_that_ends_again_before_all_its_models_are_back_is_waited_for(self) -> None:
         async with Scene(1, models=("m", "n"), supervised=True) as scene:
@@ -100,6 +102,7 @@ class TestUnloaded:
             response = await waiting
             assert response.status_code == 200, response.text
 
+    @pytest.mark.usefixtures("quick_checks")
     @runs
     async def test_a_supervisor_that_misses_a_report_while_models_load_is_trusted(
         self, monkeypatch: pytest.MonkeyPatch
@@ -115,7 +118,7 @@ class TestUnloaded:
             await eventually(lambda: "m" not in server.models)
             checks = servicer.checks
             # Longer than what is missing for it, without a restart, was unloaded.
-            until = time.monotonic() + UNLOADED_S + 0.5
+            until = time.monotonic() + gateway_server.UNLOADED_S + 0.5
             await eventually(lambda: time.monotonic() > until and servicer.checks > checks + 1)
             waiting = asyncio.create_task(scene.http.post("/v2/models/m/infer", json={"inputs": [TENSOR]}))
             await eventually(lambda: waiting.done() or scene.pool.lanes.outstanding().get("m") == 1)
@@ -132,6 +135,7 @@ class TestUnloaded:
             response = await scene.http.post("/v1/embeddings", json={"model": "m", "input": "x"})
             assert (response.status_code, response.headers["retry-after"]) == (503, "1")
 
+    @pytest.mark.usefixtures("quick_checks")
     @runs
     async def test_a_model_of_a_server_that_is_down_is_unavailable_and_another_name_is_not_found(self) -> None:
         async with Scene(2) as scene:

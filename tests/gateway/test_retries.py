@@ -268,6 +268,7 @@ class TestRefusals:
             assert {await scene.infer() for _ in range(6)} == {"s0", "s1"}
 
 
+@pytest.mark.usefixtures("quick_checks")
 class TestSupervisor:
     @runs
     async def test_a_reported_restart_ends_what_waits_in_the_dead_process(self) -> None:

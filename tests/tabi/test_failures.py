@@ -198,14 +198,14 @@ class TestDeadlines:
 
         levels.before["c_l1"] = late
         with running(tmp_path, levels, on_level_failure="error") as run:
-            request = Request("unsure", latency_ms=2000)
+            request = Request("unsure", latency_ms=1000)
             run.submit(request)
             assert (request.one("level"), request.one("degraded")) == (1, True)
             held.set()
         first, second = (call.latency_ms for call in levels.calls)
         assert first is not None
         assert second is not None
-        assert 0 < second < first <= 2000
+        assert 0 < second < first <= 1000
 
     def test_without_a_deadline_a_call_has_the_timeout_of_levels(self, tmp_path: Path) -> None:
         write_cascade(tmp_path, cascades())

@@ -334,7 +334,7 @@ def test_closing_waits_for_answers_and_fails_the_rest(folder: Path) -> None:
         request.wait()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_every_request_gets_one_answer_in_any_order(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Models answer, fail, break and forget calls in any order and in batches of any size, on several threads."""

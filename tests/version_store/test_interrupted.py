@@ -28,12 +28,6 @@ pytestmark = pytest.mark.slow
 _EVENTS = frozenset({"os.rename", "os.link", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.copyfile"})
 
 
-@pytest.fixture(autouse=True)
-def _quick_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill, unlike a power loss, loses nothing that was written."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 def killed_at(step: int, run: Callable[[], object]) -> bool:
     """Run a function in a process that kills itself before a step; returns whether it was killed.
 

@@ -215,9 +215,8 @@ def test_a_content_that_is_damaged_leaves_the_task_as_it_was(store: VersionStore
 
 @pytest.mark.slow
 def test_a_fetch_that_is_killed_at_each_step_leaves_one_of_both_contents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("os.fsync", lambda _: None)
     here, _ = two(tmp_path)
     add(here, "x", "one")
     uri = f"file://{tmp_path}/store"

@@ -112,6 +112,8 @@ class _Answering(BaseHTTPRequestHandler):
     """Answers after a while, and not before `gather` requests have arrived; those whose text is `fail` get an error."""
 
     protocol_version = "HTTP/1.1"
+    # Head and content are two segments; Nagle's algorithm would hold the second one back for 40 ms.
+    disable_nagle_algorithm = True
     lock, now, most, seen = threading.Lock(), 0, 0, list[Any]()
     gather, gathered = 1, threading.Event()
 
@@ -138,6 +140,11 @@ class _Answering(BaseHTTPRequestHandler):
         pass
 
 
+class _Server(ThreadingHTTPServer):
+    # A sender opens 16 connections at once; those that the default of 5 refuses are tried again after a second.
+    request_queue_size = 32
+
+
 @pytest.fixture
 def server() -> Iterator[tuple[str, type[_Answering]]]:
     handler = type(
@@ -145,8 +152,8 @@ def server() -> Iterator[tuple[str, type[_Answering]]]:
         (_Answering,),
         {"lock": threading.Lock(), "now": 0, "most": 0, "seen": [], "gathered": threading.Event()},
     )
-    running = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    running = _Server(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield f"127.0.0.1:{running.server_port}", handler
     running.shutdown()

@@ -218,7 +218,13 @@ def write_quantized(folder: Path, form: str, family: str) -> Path:
 
 @pytest.mark.parametrize(
     ("form", "family"),
-    [*((form, "llama") for form in CONFIGS), ("gptq", "gemma2"), ("awq", "olmo2"), ("gptq", "qwen3_moe")],
+    [
+        *((form, "llama") for form in CONFIGS),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("gptq", "gemma2"), ("awq", "olmo2"), ("gptq", "qwen3_moe"))
+        ),
+    ],
 )
 def test_a_checkpoint_is_published_as_it_is(form: str, family: str, tmp_path: Path) -> None:
     """Integers of the file are those of the checkpoint; texts are those of the model that they stand for."""

@@ -87,6 +87,7 @@ def native(layer: ExpertLayer, rows: torch.Tensor, added: torch.Tensor) -> torch
     return result
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),

@@ -36,6 +36,7 @@ def test_amx_may_take_a_little_longer() -> None:
     assert tuning.first_faster({1: 1.0, 32: 1.0}, {1: 1.06, 32: 0.1}, -0.05) == 32
 
 
+@pytest.mark.slow
 def test_the_measured_choice_is_one_of_those_compared() -> None:
     choose_kernels("auto")
     choice = tuning.measure_kernels(1)

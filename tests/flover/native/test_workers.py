@@ -50,6 +50,7 @@ def test_all_parts_are_done_when_a_call_returns(layers: dict[int, NativeLinear])
         list(pool.map(call, range(3)))
 
 
+@pytest.mark.slow
 def test_threads_have_no_data_race(tmp_path: Path) -> None:
     """Run under ThreadSanitizer; each part is done once."""
     made, flags = tmp_path / "workers", ("-std=c++17", "-O1", "-g1", "-Wall", "-fsanitize=thread", "-pthread")

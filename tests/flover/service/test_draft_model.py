@@ -111,6 +111,7 @@ def generate(service: RunningService, prompt: Sequence[int], **options: Any) -> 
     return request.tokens()
 
 
+@pytest.mark.slow
 def test_sampled_tokens_have_the_distribution_of_the_model(tmp_path: Path) -> None:
     """The third token behind a prompt, whose distribution is computed from the logits, by a draft model that errs."""
     decoder, prompt, count = Peaked(8), [1, 2, 3], 1600

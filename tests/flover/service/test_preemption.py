@@ -97,7 +97,7 @@ def received(request: FakePrompt) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(("shuffle", "random_moves"), [(True, False), (False, False), (True, True)])
 @pytest.mark.parametrize("made", [ScriptedRunner, ScriptedMixedRunner, Repeating])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_answers_are_those_without_a_budget(
     tmp_path: Path, made: Callable[..., ScriptedRunner], shuffle: bool, random_moves: bool, seed: int
 ) -> None:
@@ -116,7 +116,7 @@ def test_answers_are_those_without_a_budget(
     assert none == 0
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", ["gpt2", pytest.param("llama", marks=pytest.mark.slow)])
 def test_tokens_of_a_model_equal_those_of_transformers(tmp_path: Path, family: str) -> None:
     """In float32, with preemptions, prefixes, cancellations and moves; 16 tokens of a head fill a page of 4 KB."""
     wide = {"n_embd": 128, "n_head": 2} if family == "gpt2" else {"hidden_size": 128, "num_attention_heads": 2}

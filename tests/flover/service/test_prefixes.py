@@ -43,7 +43,7 @@ def generate(service: RunningService, prompt: Sequence[int], **options: Any) -> 
 
 @pytest.mark.parametrize(("shuffle", "random_moves"), [(True, False), (False, False), (True, True)])
 @pytest.mark.parametrize("made", [ScriptedRunner, ScriptedMixedRunner])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_tokens_are_those_of_prompts_computed_as_a_whole(
     tmp_path: Path, made: type[ScriptedRunner], shuffle: bool, random_moves: bool, seed: int
 ) -> None:
@@ -81,7 +81,10 @@ def test_tokens_are_those_of_prompts_computed_as_a_whole(
         assert service.metric("prefix_hits_total") > 10
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "gemma3_text", "olmo2"])
+@pytest.mark.parametrize(
+    "family",
+    ["gpt2", "gemma3_text", *(pytest.param(each, marks=pytest.mark.slow) for each in ("llama", "gemma2", "olmo2"))],
+)
 def test_tokens_of_a_model_equal_those_of_transformers(tmp_path: Path, family: str) -> None:
     model, rng = tiny_model(family), random.Random(3)
     decoder = tiny_runner(model, slots=4, max_length=POSITIONS)

@@ -96,7 +96,7 @@ def all_tokens(folder: Path, *, speculates: bool, seed: int, **options: Any) -> 
 
 
 @pytest.mark.parametrize(("shuffle", "random_moves"), [(True, False), (False, False), (True, True)])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_tokens_are_those_without_drafts(tmp_path: Path, shuffle: bool, random_moves: bool, seed: int) -> None:
     """Random arrivals, cancellations, samplers, beams and tasks over slots that move before every pass."""
     moves = {"shuffle": shuffle, "random_moves": random_moves}

@@ -104,7 +104,7 @@ def clusters(draw: st.DrawFn) -> SimulatedNodes:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(clusters(), st.sampled_from([20.0, 200.0]), st.integers(0, 3))
 def test_every_query_is_answered_once_whatever_nodes_are_lost(nodes: SimulatedNodes, rate: float, seed: int) -> None:
     source = requests(rate, seconds=3, seed=seed)
