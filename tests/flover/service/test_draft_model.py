@@ -80,7 +80,7 @@ def all_tokens(folder: Path, drafter: Drafter | None, *, seed: int, budget: int 
     with running(folder, decoder, speculates=drafter is not None, drafter=drafter, **moves) as service:
         found = ask_at_random(service, random_requests(rng, name), rng, 0.05)
         if drafter is not None:
-            assert until(lambda: service.metric("accepted_draft_tokens_total", source="model") > 50)
+            assert until(lambda: service.metric("accepted_draft_tokens_total", source="model") > 10)
             checked = service.metric("draft_tokens_total", source="model")
             assert checked > service.metric("accepted_draft_tokens_total", source="model")
             assert service.metric("preemptions_total") > 0 or budget is None
