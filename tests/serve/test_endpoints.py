@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tidal.errors import Unavailable
+from tidal.errors import InvalidArgument, Unavailable
 from tidal.server import endpoints
 from tidal.server.endpoints import choose_endpoints, choose_port, is_free
 
@@ -39,3 +39,10 @@ def test_a_port_in_use_is_named_with_its_option() -> None:
             choose_port("127.0.0.1", port)
     assert choose_port("127.0.0.1", port) == port
     assert choose_port("127.0.0.1") != choose_port("127.0.0.1")
+
+
+def test_a_port_given_twice_is_said_also_of_one_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(InvalidArgument, match=f"^--grpc-port {port} is given twice"):
+            choose_endpoints("127.0.0.1", port, port, 0)

@@ -74,10 +74,12 @@ def choose_endpoints(host: str, http: int, grpc: int, metrics: int) -> Endpoints
         InvalidArgument: The host is not an address of this machine, two ports are equal, or one is not permitted.
     """
     host = _ipv4(host)
-    chosen: dict[str, int] = {}
-    for name, port in (("http", http), ("grpc", grpc), ("metrics", metrics)):
-        if port in chosen.values():
+    given = (("http", http), ("grpc", grpc), ("metrics", metrics))
+    for place, (name, port) in enumerate(given):
+        if port and port in (before for _, before in given[:place]):
             raise InvalidArgument(f"--{name}-port {port} is given twice: HTTP, gRPC and metrics need one port each")
+    chosen: dict[str, int] = {}
+    for name, port in given:
         if port:
             _check(host, name, port)
         chosen[name] = port or _free_port(host, {http, grpc, metrics, *chosen.values()})
