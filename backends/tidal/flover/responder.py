@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from tidal.flover.generation import Generation
 
-# A cancellation check is a call to the server process. Generations with slots are checked at the first interval: after
-# every step of a large model, and after some of a small one. Waiting ones are checked at the second.
+# A cancellation check is a call to the server process. Generations with slots are checked at the first interval, after
+# every step of a large model and some of a small one, or less often where checks would take more than a share of the
+# time. Waiting ones are checked at the second.
 _CHECK_INTERVAL_S, _WAITING_CHECK_INTERVAL_S = 0.02, 0.25
+_CHECK_SHARE = 0.03
 # Share of the time spent on sending. A part costs this process, the server and the client much the same for one token
 # as for several; with many generations on few cores that is as much as a token's share of the decode step.
 _SEND_SHARE = 0.1
@@ -100,7 +102,6 @@ class Responder:
                 opened: Sequence[Generation] = ()
                 if self._check_is_due():
                     opened, self._open = self._open, ()
-                    self._check_at = time.monotonic() + _CHECK_INTERVAL_S
             # Check first: a cancelled generation occupies slots that others wait for.
             if opened:
                 self._check_cancelled(opened)
@@ -132,3 +133,5 @@ class Responder:
         for response in dict.fromkeys(checked):
             if not response.cancelled and response.request.cancelled():
                 response.cancelled = True
+        ended = time.monotonic()
+        self._check_at = ended + max(_CHECK_INTERVAL_S, (ended - now) * (1 / _CHECK_SHARE - 1))

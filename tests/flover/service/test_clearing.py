@@ -42,7 +42,7 @@ class ClearedRunner(ScriptedMixedRunner):
             assert begin == self.cleared[slot] < end <= begin + PART
             self.cleared[slot] = end
             self.events.append(slot)
-            time.sleep(0.003)
+            time.sleep(0.006)
 
     def mixed(self, slots: np.ndarray, *rest: Any) -> Any:
         self.events += [-1] * bool(len(slots))

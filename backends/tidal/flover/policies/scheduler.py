@@ -40,9 +40,10 @@ class FloverScheduler(Generic[Item]):
       started, until `_START_TOKENS` tokens were prefilled: requests that arrive together so get their first tokens
       sooner, for longer gaps between the first tokens of some of them.
     - **Bound**: beside any other decode step, prompts are prefilled for at most `prefill_share` times the step's
-      duration, or for one chunk of `_MIN_CHUNK` tokens if that takes longer, or of `_LEAST_CHUNK` where these take
-      less than 3 / 4 of that. So two tokens of a generation, after its first ones, are at most 1 + `prefill_share` step
-      durations apart, by the costs and what was measured since, however many prompts wait.
+      duration, where a step counts as `LEAST_STEP_S` at least, or for one chunk of `_MIN_CHUNK` tokens if that takes
+      longer, or of `_LEAST_CHUNK` where these take less than 3 / 4 of that. So two tokens of a generation, after its
+      first ones, are at most 1 + `prefill_share` step durations apart, by the costs and what was measured since,
+      however many prompts wait. While prompts always wait, a step runs without them now and then, to be measured.
       Memory of slots that the operating system has to clear is cleared in parts within this time, before the first
       chunk; its duration is not known before, so such iterations do not correct the costs.
     - **First token**: a generation runs after its last chunk. Its first token comes from that chunk, its second from
@@ -247,6 +248,9 @@ class FloverScheduler(Generic[Item]):
         rows = running = _slots(self._running)
         # What they have generated since makes a step longer: without it the bound is kept.
         held = sum(item.slots * item.prompt_tokens for item in self._running) // running
+        if self._prefilled and self._bound.needs_step:
+            self._bound.expect(running, held, 0.0)
+            return chunks
         seconds, added = self._bound.seconds(running, held), 0.0
         for item, done in self._prefilled.items():
             if item.uncleared:
