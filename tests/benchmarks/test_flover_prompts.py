@@ -23,7 +23,7 @@ def test_prompts_have_first_tokens(engine: TimedEngine) -> None:
 def test_a_stream_has_gaps_before_a_prompt_and_beside_it(engine: TimedEngine) -> None:
     quiet, beside, first = gaps_beside(engine, list(range(60)), 60)
     assert len(quiet) == 16
-    assert len(beside) >= 60 / 20  # chunks of 20 tokens take as long as a step
+    assert len(beside) >= 1
     assert sum(beside) > 0
     assert first > 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -76,7 +77,8 @@ def all_tokens(folder: Path, drafter: Drafter | None, *, seed: int, budget: int 
     """Tokens of random requests, None for cancelled ones."""
     folder.mkdir()
     rng, decoder, name = random.Random(seed), Peaked(5, budget), put(folder, 0)
-    decoder.before = delay_pass
+    # Slow passes, so that several texts run at once and exceed a budget.
+    decoder.before = delay_pass if budget is None else lambda _kind, _number: time.sleep(0.005)
     with running(folder, decoder, speculates=drafter is not None, drafter=drafter, **moves) as service:
         found = ask_at_random(service, random_requests(rng, name), rng, 0.05)
         if drafter is not None:
