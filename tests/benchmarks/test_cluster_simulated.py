@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from benchmarks.arlo.measure import ArloCell
-from benchmarks.cluster.simulated import served
+from benchmarks.cluster.simulated import figures, served
 from benchmarks.cluster.simulated.calibration import Calibration, Observed, others_busy
 from benchmarks.cluster.simulated.fidelity import ComparedTrace, FidelityRound, FidelitySize, lone_times, median_error
-from benchmarks.cluster.simulated.plot import series
+from benchmarks.cluster.simulated.plot import DRAWN, plot, series
 from benchmarks.cluster.simulated.reallocation import ReallocationResult
-from benchmarks.report import Report
+from benchmarks.report import Report, machine
 from tidal.simulator.arlo.result import ClusterResult, ClusterSample
 from tidal.simulator.traces import RecordedRequests
 
@@ -161,3 +161,12 @@ def test_the_figure_has_latencies_and_what_changes_over_time() -> None:
 def test_the_figure_keeps_some_hundred_moments_of_a_long_run() -> None:
     long = result_of(*((float(at), 4 + at % 2, (2, 2)) for at in range(1, 3603)))
     assert 200 < len(series({"arlo": long})["arlo"]["gpus"]) <= 300
+
+
+def test_a_figure_is_drawn_where_a_short_run_changed_no_instances(tmp_path: Path) -> None:
+    latencies = {"latency_ms": np.linspace(1, 9, 201).tolist()}
+    kept = {title: {"arlo": dict(latencies)} for title in DRAWN}
+    kept[figures.FIGURE_8.title]["arlo"] |= {"at_s": [0.0, 60.0], "gpus": [5, 6]}
+    measured = {"series": kept} | {title: {"arlo": {"mean_ms": 5.0}} for title in DRAWN}
+    plot({"measured": measured, "machine": machine()}, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000

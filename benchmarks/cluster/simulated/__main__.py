@@ -80,7 +80,7 @@ def _allocation(report: Report, quick: bool) -> None:
 
 def _dispatch(report: Report, data: ClusterData, quick: bool) -> None:
     progress("Figure 9: dispatching")
-    times = overhead.dispatch_times(5 if quick else 30)
+    times = overhead.dispatch_times(2 if quick else 30)
     rows = [
         [f"{t.instances} instances, {t.requests} requests, L {t.peek}", f"{t.best_us:.2f}", f"{t.median_us:.2f}",
          f"{t.burst_ms:.2f}", "0.737" if t.instances == 1200 and t.peek == 6 else "-"]
@@ -91,7 +91,7 @@ def _dispatch(report: Report, data: ClusterData, quick: bool) -> None:
     note = f"CPU time, best of the bursts; median {hardest.median_us:.2f}; the paper's is C++"
     report.claims.append(Claim("dispatch_us", "<= 3", hardest.best_us, f"{737 / 2400:.2f}", note))
     progress("speed of the simulation")
-    speed = overhead.simulation_speed(data, 5 if quick else 20)
+    speed = overhead.simulation_speed(data, 2 if quick else 20)
     note = f"per CPU second, best; median {speed.median:.0f}; 1,000 GPUs, the serving policy"
     report.claims.append(Claim("simulated_requests_per_s", ">= 200000", speed.best, note=note))
 

@@ -103,7 +103,7 @@ TABLE_3 = Setting(
 DISPATCHERS = (SystemName.ARLO, SystemName.EARLIEST, SystemName.ILB, SystemName.IG)
 TABLE_4 = tuple(
     Setting(f"Table 4: Bert-Large, {gpus} GPUs, {rate // 1000}k req/s, Bursty", LARGE, gpus, rate, DISPATCHERS, True, s)
-    for gpus, rate, s in ((25, 6000, (60, 300)), (80, 20_000, (20, 120)), (1000, 250_000, (2, 30)))
+    for gpus, rate, s in ((25, 6000, (30, 300)), (80, 20_000, (10, 120)), (1000, 250_000, (1, 30)))
 )
 
 

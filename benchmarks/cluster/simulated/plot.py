@@ -105,6 +105,9 @@ def _gpus(axes: Axes, systems: Mapping[str, Any]) -> None:
 def _instances(axes: Axes, found: Mapping[str, Any]) -> None:
     from matplotlib import colormaps
 
+    if "instances" not in found:  # short runs have no reason to change them
+        axes.set_title("GPUs by runtime: unchanged")
+        return
     counts = found["instances"]
     shades = colormaps["Greys_r"](np.linspace(0.05, 0.85, len(counts)))
     labels = [f"{max_length} tokens" for max_length in counts]

@@ -50,7 +50,7 @@ def measure(report: Report, data: Path | None, quick: bool) -> None:
             rounds = measure_rounds(server, PARTITIONED, manifest, allocation, workload, sizes)
         add_fidelity(report, rounds, sizes)
         progress("changing the allocation under traffic")
-        changes, at_least = (2, 300) if quick else (3, 1000)
+        changes, at_least = (1, 100) if quick else (3, 1000)
         result = reallocation.measure(repository, PARTITIONED, changes=changes, at_least=at_least)
         add_reallocation(report, result, changes)
 
