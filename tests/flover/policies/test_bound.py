@@ -73,7 +73,7 @@ def test_all_but_few_iterations_keep_the_bound_where_some_take_much_longer() -> 
     late = 0
     for number in range(4000):
         added = bound.seconds(RUNNING, TOKENS)
-        # One in twenty takes 1.25 to 1.5 times as long: three mean deviations are 0.06 to 0.1.
+        # One in twenty takes 1.25 to 1.5 times as long.
         seconds = (step + added) * (draw.uniform(1.25, 1.5) if draw.random() < 0.05 else draw.uniform(0.98, 1.02))
         bound.expect(RUNNING, TOKENS, added)
         bound.measured(seconds)

@@ -160,3 +160,22 @@ def test_a_part_that_is_sent_does_not_postpone_the_check_of_a_waiting_request() 
         assert until(lambda: text.parts == [1])
         checking.iteration_ended([cast(Any, waiting)])
         assert until(lambda: waiting.cancelled, 5)
+
+
+class Slow(Checked):
+    """A check takes 10 ms."""
+
+    def check(self) -> bool:
+        time.sleep(0.01)
+        return super().check()
+
+
+def test_slow_cancellation_checks_are_rare() -> None:
+    slow = Slow()
+    with responding(0.1) as checking:
+        until_s = time.monotonic() + 0.5
+        while time.monotonic() < until_s:
+            checking.iteration_ended([cast(Any, slow)])
+            time.sleep(0.002)
+    # 10 ms are 3 % of 333; without the share there would be one every 30 ms.
+    assert 1 <= slow.checks <= 4

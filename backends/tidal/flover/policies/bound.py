@@ -16,8 +16,8 @@ _MOST_CHANGE = 2.0
 #: Duration in seconds that a step counts as at least: nobody notices a token that is so much later, and with less the
 #: prompts of small models would be computed a few tokens at a time.
 LEAST_STEP_S = 0.005
-#: Iterations with prompts after which a step runs alone, so that its duration is known while prompts always wait; fewer
-#: while it was measured rarely.
+#: Iterations with prompts after which a step runs alone, so that its duration is known while prompts always wait. The
+#: first ones follow after fewer iterations.
 ALONE_EVERY = 32
 
 
