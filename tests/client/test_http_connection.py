@@ -92,8 +92,9 @@ _CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         (answering(_ANSWER.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)), 2),
         (answering(b"HTTP/1.0 200 OK\r\n\r\n", _JSON, then_close=True), 2),
         (answering(_ANSWER, then_close=True), 2),
+        (answering(b"HTTP/1.1 103 Early Hints\r\nContent-Length: 9\r\n\r\n" + _ANSWER), 1),
     ],
-    ids=["whole", "in pieces", "chunked", "connection: close", "until the end", "closed without notice"],
+    ids=["whole", "in pieces", "chunked", "connection: close", "until the end", "closed without notice", "hints first"],
 )  # fmt: skip
 def test_forms_of_a_response(serve: Callable[[socket.socket], None], connections: int) -> None:
     with listening(serve) as server, Client(server.url, timeout_s=5) as client:
@@ -159,6 +160,7 @@ def test_an_early_error_to_a_large_request_is_reported() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "no connection to"),
         (_ANSWER[:-3], "the server closed the connection"),
         (b"", "the server closed the connection"),
+        (_ANSWER + _ANSWER, "does not speak plain HTTP"),
     ],
 )
 def test_a_malformed_response_is_a_failed_connection(answer: bytes, message: str) -> None:

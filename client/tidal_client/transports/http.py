@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from http.client import BadStatusLine, HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from typing import Final
 
 from tidal_client.codec import InferRequest
@@ -25,6 +24,7 @@ from tidal_client.transports.http_messages import (
     request_bytes,
     response_arrays,
 )
+from tidal_client.transports.http_response import NotHttp, Response
 from tidal_client.transports.http_stream import read_event, stream_body, stream_error
 
 #: Hint for addresses that speak another protocol.
@@ -67,7 +67,7 @@ class HttpTransport:
         if response.status != 200:
             raise from_http(response.status, error_message(content))
         with self._errors(timeout_s):
-            return response_arrays(content, response.getheader(JSON_LENGTH))
+            return response_arrays(content, response.header(JSON_LENGTH))
 
     def stream(self, request: InferRequest, timeout_s: float) -> Generator[dict[str, Array], None, None]:
         """See `Transport.stream`; uses the server's `generate_stream`."""
@@ -77,7 +77,7 @@ class HttpTransport:
             if response.status != 200:
                 raise stream_error(response.status, response.read())
             rest = b""
-            while part := response.read1():
+            while part := response.read_part():
                 *lines, rest = (rest + part).split(b"\n")
                 for line in lines:
                     if (outputs := read_event(line)) is not None:
@@ -113,7 +113,7 @@ class HttpTransport:
     def _get(self, path: str) -> bytes:
         return f"GET {path} HTTP/1.1\r\nHost: {self._location}\r\n\r\n".encode()
 
-    def _ask(self, request: bytes, timeout_s: float) -> tuple[HTTPResponse, bytes]:
+    def _ask(self, request: bytes, timeout_s: float) -> tuple[Response, bytes]:
         """Send a request; return the response and its body."""
         with self._errors(timeout_s), self._connections.connection(timeout_s) as connection:
             response = connection.ask(request)
@@ -125,7 +125,7 @@ class HttpTransport:
     def _errors(self, timeout_s: float) -> Iterator[None]:
         try:
             yield
-        except (OSError, ValueError, HTTPException) as error:
+        except (OSError, ValueError) as error:
             if self._connections.closed:
                 raise Cancelled("the client was closed before the response arrived") from None
             if isinstance(error, TimeoutError):
@@ -133,17 +133,11 @@ class HttpTransport:
             refused = isinstance(error, ConnectionRefusedError | socket.gaierror) or (
                 isinstance(error, OSError) and error.errno in _NO_ROUTE
             )
-            raise not_connected(self._location, _reason(error), reached=not refused) from None
+            reason = NO_HTTP if isinstance(error, NotHttp) else error
+            raise not_connected(self._location, reason, reached=not refused) from None
 
 
-def _reason(error: Exception) -> object:
-    """Why a connection failed or broke."""
-    if isinstance(error, RemoteDisconnected | IncompleteRead):
-        return "the server closed the connection"
-    return NO_HTTP if isinstance(error, BadStatusLine) else error
-
-
-def _keep(connection: Connection, response: HTTPResponse) -> None:
+def _keep(connection: Connection, response: Response) -> None:
     """Keep a connection for further requests, unless the server closes it after this response."""
-    if not response.will_close:
+    if response.keeps_connection:
         connection.idle_since = time.monotonic()

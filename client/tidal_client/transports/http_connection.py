@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from http.client import HTTPResponse
-from typing import Any, Final, cast
+from collections.abc import Iterator
+from typing import Final
 from urllib.parse import urlsplit
+
+from tidal_client.transports.http_response import Response
 
 #: Seconds after which an idle connection is closed: a server that shuts down waits for open connections.
 IDLE_S: Final = 15.0
 # Larger reads allocate new pages each time.
 _READ = 1 << 16
-
-
-class _Reads(io.RawIOBase):
-    """Bytes that a connection receives until its deadline; stands for its socket where responses are parsed."""
-
-    def __init__(self, receive: Callable[[memoryview], int]) -> None:
-        self._receive = receive
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self._receive(memoryview(buffer))
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self, _READ)
 
 
 class Connection:
@@ -48,22 +32,21 @@ class Connection:
         self.idle_since = 0.0
         self._socket = socket.create_connection((host, port), self._left_s())
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = memoryview(bytearray(_READ))
 
-    def ask(self, request: bytes) -> HTTPResponse:
+    def ask(self, request: bytes) -> Response:
         """Send a complete request; return the response, whose body has not been read.
 
         A server may answer and close the connection before it has read a large request. An error is therefore ignored
         while a response can be read.
 
         Raises:
-            HTTPException: The response is not HTTP, or ends too early.
+            OSError: The response is not HTTP, ends too early, or does not come before the deadline.
         """
         self._socket.settimeout(self._left_s())
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(request)
-        response = HTTPResponse(cast(socket.socket, _Reads(self._receive)))
-        response.begin()
-        return response
+        return Response(self._receive)
 
     def usable(self) -> bool:
         """Whether the connection can carry another request: the server has neither closed it nor sent anything."""
@@ -91,11 +74,11 @@ class Connection:
             raise TimeoutError
         return left
 
-    def _receive(self, buffer: memoryview) -> int:
+    def _receive(self) -> memoryview:
         self._socket.settimeout(self._left_s())
-        size = self._socket.recv_into(buffer)
+        size = self._socket.recv_into(self._buffer)
         self._left_s()  # a busy machine may return data that arrived after the deadline
-        return size
+        return self._buffer[:size]
 
 
 class Connections:
