@@ -109,7 +109,8 @@ def two_nodes(source: Path) -> Iterator[tuple[RunningServer, RunningServer]]:
         progress("starting two nodes")
         options = ("--exit-timeout", "3", "--server-restarts", "3")
         with tidal_serve(Path(folder) / "a", *options) as a, tidal_serve(Path(folder) / "b", *options) as b:
-            command = [sys.executable, "-m", "tidal_client.main", "cluster", "connect", MODEL, f"b={b.state.grpc}"]
+            node = f"b={b.state.grpc},http={b.state.http}"
+            command = [sys.executable, "-m", "tidal_client.main", "cluster", "connect", MODEL, node]
             command += ["--repository", str(Path(folder) / "a")]
             subprocess.run(command, check=True, stdout=sys.stderr)
             _wait_for_runtime(a, _SHORT)

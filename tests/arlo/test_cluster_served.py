@@ -58,7 +58,7 @@ def nodes(partitioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def connected(nodes: dict[str, RunningServer]) -> Iterator[None]:
     """Node `a` sends queries to `b` too; `b` is up."""
     assert until(lambda: ready(nodes["b"]), 60)
-    outcome = cluster(nodes, "connect", "tiny", f"b={nodes['b'].state.grpc}")
+    outcome = cluster(nodes, "connect", "tiny", f"b={nodes['b'].state.grpc},http={nodes['b'].state.http}")
     assert outcome.returncode == 0, outcome.stderr
     assert until(lambda: remote(nodes["a"]) == 3)
     yield
@@ -98,8 +98,14 @@ def classify_all(url: str, texts: Sequence[str]) -> list[Any]:
         return list(client.classify_many("tiny", list(texts)))
 
 
+@pytest.mark.parametrize("between", ["grpc", "http"])
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_queries_run_on_both_nodes_with_the_same_answers(nodes: dict[str, RunningServer], protocol: str) -> None:
+def test_queries_run_on_both_nodes_with_the_same_answers(
+    nodes: dict[str, RunningServer], protocol: str, between: str
+) -> None:
+    if between == "grpc":
+        assert cluster(nodes, "connect", "tiny", f"b={nodes['b'].state.grpc}").returncode == 0
+        time.sleep(0.5)  # the front reads it every 250 ms
     texts = make_texts(60, seed=3)
     alone = classify_all(nodes["b"].grpc, texts)
     before = {length: ran(nodes["b"], length) for length in LENGTHS}
@@ -160,8 +166,9 @@ def test_a_frozen_server_costs_no_query(nodes: dict[str, RunningServer]) -> None
 
 def test_a_cut_network_costs_no_query_at_either_node(nodes: dict[str, RunningServer]) -> None:
     """A proxy between the nodes drops everything and closes nothing, as a firewall does."""
-    with cuttable(nodes["b"].state.grpc) as link:
-        assert cluster(nodes, "connect", "tiny", f"b={link.address}").returncode == 0
+    with cuttable(nodes["b"].state.http) as link:
+        connected = cluster(nodes, "connect", "tiny", f"b={nodes['b'].state.grpc},http={link.address}")
+        assert connected.returncode == 0
         assert until(lambda: remote(nodes["a"]) == 3)
         with Traffic(nodes["a"].grpc, "tiny") as here, Traffic(nodes["b"].grpc, "tiny") as there:
             before = ran(nodes["b"], 16)
@@ -285,6 +292,7 @@ class TestCommands:
         assert row == {
             "node": "b",
             "grpc": nodes["b"].state.grpc,
+            "http": nodes["b"].state.http,
             "instances": {"16": 1, "32": 1, "64": 1},
             "state": "serves",
         }
@@ -295,6 +303,9 @@ class TestCommands:
         [
             (["connect", "tiny", "b"], 2, "'b' is not a node; expected NODE=HOST:PORT"),
             (["connect", "tiny", "b=1"], 2, "'1' is not an address; expected host:port"),
+            (["connect", "tiny", "b=h:1,http=2"], 2, "'2' is not an address; expected host:port"),
+            (["connect", "tiny", "b=h:1,https=h:2"], 2, "expected NODE=HOST:PORT or NODE=HOST:PORT,http="),
+            (["connect", "tiny", "b=h:1,http=h:2", "--ca", __file__], 2, "queries over HTTP have no TLS; leave out"),
             (["connect", "tiny", "b/c=h:1"], 2, "'b/c' is not a node name"),
             (["connect", "none", "b=h:1"], 2, "model 'none' has no published version"),
             (["connect", "tiny_len16", "b=h:1"], 2, "is a runtime of 'tiny'"),

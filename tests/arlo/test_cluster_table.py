@@ -36,6 +36,11 @@ NODE = RemoteNode(grpc="127.0.0.1:1", instances={16: 1, 64: 2})
         ('{"nodes": {"b": {"grpc": "h:1", "instances": {"16": 5000}}}}', "less than or equal to 1024"),
         ('{"nodes": {"b": {"grpc": "h:1", "instances": {}}}}', "at least 1 item"),
         ('{"nodes": {"a b": {"grpc": "h:1", "instances": {"16": 1}}}}', "'a b' is not a node name; expected 1 to 63"),
+        ('{"nodes": {"b": {"grpc": "h:1", "http": "h", "instances": {"16": 1}}}}', "'h' is not an address"),
+        (
+            '{"nodes": {"b": {"grpc": "h:1", "http": "h:2", "tls": {"ca": "c"}, "instances": {"16": 1}}}}',
+            "http is for connections without tls; leave out http or tls",
+        ),
         ('{"nodes": {"b": {"grpc": "h:1", "rank": -1, "instances": {"16": 1}}}}', "rank: input should be greater than"),
         (
             '{"nodes": {"b": {"grpc": "h:1", "assigned": 1, "instances": {"16": 1}}}}',
@@ -85,7 +90,11 @@ class TestNodesOfAFront:
         assert nodes.servers["b"] is server
         write_cluster_table(tmp_path, ClusterTable(nodes={"b": NODE.model_copy(update={"grpc": "127.0.0.1:2"})}))
         assert nodes.refresh()
-        assert nodes.servers["b"] is not server
+        moved = nodes.servers["b"]
+        assert moved is not server
+        write_cluster_table(tmp_path, ClusterTable(nodes={"b": NODE.model_copy(update={"http": "127.0.0.1:3"})}))
+        nodes.refresh()
+        assert nodes.servers["b"] not in (server, moved)
         nodes.close()
 
     def test_they_are_in_the_order_of_their_ranks(self, tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
 """Calls of another node's server: answers, errors, and a node that refuses, hangs or returns.
 
-The node is a gRPC server of this process, which fails on demand; `test_cluster_served` has real ones.
+The node is a gRPC or an HTTP server of this process, which fails on demand; `test_cluster_served` has real ones.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Protocol
 
 import grpc
 import numpy as np
@@ -21,36 +25,76 @@ from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.repository.cluster_table import RemoteNode
 from tidal.requests import Array
 from tidal.service import ModelUnavailable
+from tidal_client.transports.http_messages import JSON_LENGTH
+
+# Statuses of HTTP by the code of gRPC, as Triton has them.
+_STATUSES = {"INVALID_ARGUMENT": 400, "NOT_FOUND": 404, "INTERNAL": 500, "UNAVAILABLE": 503}
 
 
-class Node(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """Answers with the sum of the ids, or fails."""
+class Node:
+    """How a node answers: with the sum of the ids, late, not at all, or with an error.
 
-    def __init__(self, port: int = 0) -> None:
-        self.failure: tuple[grpc.StatusCode, str] | None = None
+    Attributes:
+        failure: Status and message of the error; None for an answer.
+        delay_s: Time that a query takes, in seconds.
+        go: Not set while the node answers nothing.
+        requests: Model, version and parameters of each query.
+    """
+
+    def __init__(self) -> None:
+        self.failure: tuple[str, str] | None = None
+        self.delay_s = 0.0
         self.go = threading.Event()
         self.go.set()
-        self.requests: list[service_pb2.ModelInferRequest] = []
+        self.requests: list[tuple[str, str, dict[str, object]]] = []
+
+    def wait(self) -> None:
+        self.go.wait(10)
+        time.sleep(self.delay_s)
+
+
+class Running(Protocol):
+    """A server of a node."""
+
+    node: Node
+    port: int
+
+    def address(self) -> RemoteNode: ...
+    def stop(self) -> None: ...
+
+
+class GrpcServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """See `Running`."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.node = Node()
         self._server = grpc.server(ThreadPoolExecutor(8))
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         self._server.start()
 
+    def address(self) -> RemoteNode:
+        return RemoteNode(grpc=f"127.0.0.1:{self.port}", instances={16: 1})
+
     def stop(self) -> None:
-        self.go.set()
+        self.node.go.set()
         self._server.stop(0).wait()
 
     def ServerLive(self, request: object, context: object) -> service_pb2.ServerLiveResponse:
-        self.go.wait(10)
+        self.node.go.wait(10)
         return service_pb2.ServerLiveResponse(live=True)
 
     def ModelInfer(
         self, request: service_pb2.ModelInferRequest, context: grpc.ServicerContext
     ) -> service_pb2.ModelInferResponse:
-        self.requests.append(request)
-        self.go.wait(10)
-        if self.failure is not None:
-            context.abort(*self.failure)
+        parameters = {
+            name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in request.parameters.items()
+        }
+        self.node.requests.append((request.model_name, request.model_version, parameters))
+        self.node.wait()
+        if self.node.failure is not None:
+            status, message = self.node.failure
+            context.abort(grpc.StatusCode[status], message)
         ids = np.frombuffer(request.raw_input_contents[0], np.int64)
         answer = service_pb2.ModelInferResponse(model_name=request.model_name, model_version="1")
         answer.outputs.add(name="logits", datatype="FP32", shape=[1, 1])
@@ -58,17 +102,87 @@ class Node(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
         return answer
 
 
-@pytest.fixture
-def node() -> Iterator[Node]:
-    running = Node()
-    yield running
-    running.stop()
+class HttpServer:
+    """See `Running`."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.node = node = Node()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                node.go.wait(10)
+                self.answer(200 if self.path == "/v2/health/live" else 404)
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                split = int(self.headers[JSON_LENGTH])
+                _, _, _, model, _, version, _ = self.path.split("/")
+                node.requests.append((model, version, json.loads(body[:split])["parameters"]))
+                node.wait()
+                if node.failure is not None:
+                    status, message = node.failure
+                    self.answer(_STATUSES[status], json.dumps({"error": message}).encode())
+                    return
+                content = np.array([np.frombuffer(body[split:], np.int64).sum()], np.float32).tobytes()
+                output = {"name": "logits", "datatype": "FP32", "shape": [1, 1]}
+                head = json.dumps({"outputs": [output | {"parameters": {"binary_data_size": len(content)}}]}).encode()
+                self.answer(200, head + content, (JSON_LENGTH, str(len(head))))
+
+            def answer(self, status: int, body: bytes = b"", *fields: tuple[str, str]) -> None:
+                self.send_response(status)
+                for name, value in (("Content-Length", str(len(body))), *fields):
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._connections = list[Any]()
+        server = self
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def process_request(self, request: Any, client_address: Any) -> None:
+                server._connections.append(request)
+                super().process_request(request, client_address)
+
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                pass
+
+        self._server = Server(("127.0.0.1", port), Handler)
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def address(self) -> RemoteNode:
+        return RemoteNode(grpc="127.0.0.1:9", http=f"127.0.0.1:{self.port}", instances={16: 1})
+
+    def stop(self) -> None:
+        self.node.go.set()
+        self._server.shutdown()
+        self._server.server_close()
+        for connection in self._connections:
+            self._server.shutdown_request(connection)
+
+
+@pytest.fixture(params=[GrpcServer, HttpServer], ids=["grpc", "http"])
+def running(request: pytest.FixtureRequest) -> Iterator[Running]:
+    started = request.param()
+    yield started
+    started.stop()
 
 
 @pytest.fixture
-def server(node: Node) -> Iterator[RemoteServer]:
-    known = RemoteNode(grpc=f"127.0.0.1:{node.port}", instances={16: 1})
-    opened = RemoteServer("b", known, logging.getLogger("test"))
+def node(running: Running) -> Node:
+    return running.node
+
+
+@pytest.fixture
+def server(running: Running) -> Iterator[RemoteServer]:
+    opened = RemoteServer("b", running.address(), logging.getLogger("test"))
     yield opened
     opened.close()
 
@@ -80,27 +194,26 @@ def call(server: RemoteServer, *, timeout_s: float = 10, latency_ms: float | Non
 
 def test_an_answer(server: RemoteServer, node: Node) -> None:
     assert call(server, latency_ms=5000)["logits"].tolist() == [[6.0]]
-    (request,) = node.requests
-    assert (request.model_name, request.model_version) == ("m_len16", "3")
-    assert request.parameters["latency_ms"].string_param == "5000.000"
-    assert request.parameters["tidal_coded_errors"].bool_param
+    ((model, version, parameters),) = node.requests
+    assert (model, version) == ("m_len16", "3")
+    assert parameters == {"latency_ms": "5000.000", "tidal_coded_errors": True, "tidal_from_model": True}
 
 
 @pytest.mark.parametrize(
     ("status", "message", "expected"),
     [
-        (grpc.StatusCode.INVALID_ARGUMENT, "[INVALID_ARG] too long", InvalidArgument),
-        (grpc.StatusCode.INTERNAL, "[INTERNAL] the engine failed", Internal),
-        (grpc.StatusCode.UNAVAILABLE, "[UNAVAILABLE] the model stops", Unavailable),
-        (grpc.StatusCode.INTERNAL, "odd", Internal),
-        (grpc.StatusCode.NOT_FOUND, "Request for unknown model: 'm' version 3 is not at ready state", ModelUnavailable),
-        (grpc.StatusCode.UNAVAILABLE, "Request for unknown model: 'm_len16' is not found", ModelUnavailable),
-        (grpc.StatusCode.UNAVAILABLE, "Server not ready", ModelUnavailable),
-        (grpc.StatusCode.INTERNAL, "Stub process 'm_len16_0_0' is not healthy.", ModelUnavailable),
+        ("INVALID_ARGUMENT", "[INVALID_ARG] too long", InvalidArgument),
+        ("INTERNAL", "[INTERNAL] the engine failed", Internal),
+        ("UNAVAILABLE", "[UNAVAILABLE] the model stops", Unavailable),
+        ("INTERNAL", "odd", Internal),
+        ("NOT_FOUND", "Request for unknown model: 'm' version 3 is not at ready state", ModelUnavailable),
+        ("UNAVAILABLE", "Request for unknown model: 'm_len16' is not found", ModelUnavailable),
+        ("UNAVAILABLE", "Server not ready", ModelUnavailable),
+        ("INTERNAL", "Stub process 'm_len16_0_0' is not healthy.", ModelUnavailable),
     ],
 )
 def test_errors_of_a_node_that_answers(
-    server: RemoteServer, node: Node, status: grpc.StatusCode, message: str, expected: type[TidalError]
+    server: RemoteServer, node: Node, status: str, message: str, expected: type[TidalError]
 ) -> None:
     node.failure = status, message
     with pytest.raises(expected) as raised:
@@ -110,14 +223,22 @@ def test_errors_of_a_node_that_answers(
     assert server.reachable
 
 
-def test_a_node_that_is_gone_gets_no_calls_until_it_answers(server: RemoteServer, node: Node) -> None:
+def test_a_node_that_is_unavailable_gets_no_calls_until_it_answers(server: RemoteServer, node: Node) -> None:
+    node.failure = "UNAVAILABLE", "ending"
+    with pytest.raises(ModelUnavailable, match="node 'b' is unreachable"):
+        call(server)
+    assert not server.reachable
+    assert until(lambda: server.reachable)
+
+
+def test_a_node_that_is_gone_gets_no_calls_until_it_answers(server: RemoteServer, running: Running) -> None:
     call(server)
-    node.stop()
+    running.stop()
     with pytest.raises(ModelUnavailable, match="node 'b' is unreachable") as raised:
         call(server)
     assert not raised.value.died
     assert not server.reachable
-    again = Node(node.port)
+    again = type(running)(running.port)  # type: ignore[call-arg]
     try:
         assert until(lambda: server.reachable)
         assert call(server)["logits"].tolist() == [[6.0]]
@@ -141,7 +262,7 @@ def test_a_node_that_hangs_is_left_after_the_timeout(server: RemoteServer, node:
 def test_a_deadline_that_passes_on_a_node_that_answers_probes_does_not_exclude_it(
     server: RemoteServer, node: Node
 ) -> None:
-    node.failure = grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"
+    node.delay_s = 0.2
     for _ in range(3):
         with pytest.raises(ModelUnavailable, match="before the query's deadline"):
             call(server, latency_ms=50)
@@ -158,7 +279,17 @@ def test_deadlines_that_pass_on_a_node_that_hangs_exclude_it(server: RemoteServe
     assert until(lambda: server.reachable)
 
 
+def test_a_call_that_runs_while_the_connection_is_closed(server: RemoteServer, node: Node) -> None:
+    node.go.clear()
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(call, server)
+        assert until(lambda: bool(node.requests))
+        server.close()
+        with pytest.raises(ModelUnavailable, match="node 'b' was disconnected"):
+            calling.result()
+
+
 def test_calls_after_the_connection_was_closed(server: RemoteServer) -> None:
     server.close()
-    with pytest.raises(ModelUnavailable):
+    with pytest.raises(ModelUnavailable, match="node 'b' was disconnected"):
         call(server)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from tidal.controller.local_node import gateway_server
+from tidal.controller.local_node import gateway_server, node_http
 from tidal.server.state import ServerState
 
 STATE = ServerState(
@@ -22,6 +22,15 @@ def test_gateways_use_the_status_endpoint_where_it_listens_for_others() -> None:
         assert gateway_server(state, "127.0.0.2") == "127.0.0.2:2"
     with socket.create_server(("0.0.0.0", port)):
         assert gateway_server(state, "127.0.0.2") == f"127.0.0.2:2,status=127.0.0.2:{port}"
+
+
+def test_other_nodes_use_http_where_it_listens_for_them_and_grpc_has_no_tls() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        state = STATE.model_copy(update={"http": f"0.0.0.0:{port}"})
+        assert node_http(state, "127.0.0.1") == f"127.0.0.1:{port}"
+        assert node_http(state.model_copy(update={"grpc_tls": True}), "127.0.0.1") == ""
+        assert node_http(state, "127.0.0.2") == ""
 
 
 def test_a_server_without_a_status_endpoint_or_with_tls() -> None:

@@ -35,7 +35,10 @@ def test_every_front_dispatches_to_all_other_nodes(reports: dict[str, NodeReport
         "b": {"a": counts, "c": counts},
         "c": {"a": counts, "b": counts},
     }
-    assert node_tables(reports)["a"][MODEL].nodes["b"].grpc == "b:1"
+    node = node_tables(reports)["a"][MODEL].nodes["b"]
+    assert (node.grpc, node.http) == ("b:1", None)
+    reports["b"] = replace(reports["b"], node_http="b:2")
+    assert node_tables(reports)["a"][MODEL].nodes["b"].http == "b:2"
 
 
 def test_draining_nodes_other_versions_and_absent_servers_are_in_no_table(reports: dict[str, NodeReport]) -> None:

@@ -93,11 +93,15 @@ class RemoteNodes:
                 server.close()
 
     def _server(self, name: str, node: RemoteNode) -> RemoteServer:
-        """Return the server of a node, the present one if its address is the same."""
+        """Return the server of a node, the present one if its addresses are the same."""
         present = self.servers.get(name)
-        if present is not None and (present.node.grpc, present.node.tls) == (node.grpc, node.tls):
+        if present is not None and _addresses(present.node) == _addresses(node):
             return present
         return RemoteServer(name, node, self._log)
+
+
+def _addresses(node: RemoteNode) -> tuple[object, ...]:
+    return node.grpc, node.http, node.tls
 
 
 class ClusterRunner:

@@ -1,4 +1,4 @@
-"""The server of another node, whose runtimes' models a front calls over gRPC."""
+"""The server of another node, whose runtimes' models a front calls."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
-from tidal.errors import InvalidArgument, Unavailable
+from tidal.arlo.node_channel import CallFailed, NodeChannel
+from tidal.errors import Unavailable
 from tidal.options import CODED_ERRORS, FROM_MODEL
 from tidal.repository.cluster_table import RemoteNode
 from tidal.requests import Array
@@ -17,24 +16,10 @@ from tidal.service import ModelUnavailable
 from tidal.serving.coded_errors import parse_remote_error
 from tidal.tracing.current import current_span
 from tidal_client.codec import InferRequest
+from tidal_client.options import Parameter
 
-# gRPC waits up to two minutes before it connects again to a server that was away.
-_CHANNEL = [
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    # Otherwise all channels of a process to one address share their connection, and with it its failures.
-    ("grpc.use_local_subchannel_pool", 1),
-    # Proxies of the environment are for other machines.
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-]
 _PROBE_PAUSE_S = 0.25
 _PROBE_TIMEOUT_S = 0.5
-# Statuses of a call that did not reach a server which answers, and the status of one that took too long.
-_UNREACHABLE = ("UNAVAILABLE", "CANCELLED")
-_TIMED_OUT = "DEADLINE_EXCEEDED"
 
 
 class RemoteServer:
@@ -53,18 +38,9 @@ class RemoteServer:
     """
 
     def __init__(self, name: str, node: RemoteNode, log: logging.Logger) -> None:
-        # Imported here: only fronts with other nodes need them, and it takes 0.2 s.
-        import grpc
-        from tritonclient.grpc.service_pb2 import ServerLiveRequest
-        from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
-
-        from tidal_client.transports import grpc_messages
-
         self.node = node
-        self._error, self._messages, self._probe_request = grpc.RpcError, grpc_messages, ServerLiveRequest()
         self._name, self._log = name, log
-        self._channel = _channel(name, node)
-        self._stub = GRPCInferenceServiceStub(self._channel)
+        self._channel = _open_channel(name, node)
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._reachable, self._probing = True, False
@@ -99,24 +75,23 @@ class RemoteServer:
                 run, and may be sent elsewhere: inference has no side effects.
             TidalError: The model answered with this error.
         """
+        if self._closing.is_set():
+            raise self._disconnected()
         if not self._reachable:
             raise ModelUnavailable(f"node '{self._name}' is unreachable", died=False)
-        parameters: dict[str, Any] = {CODED_ERRORS: True, FROM_MODEL: True}
+        parameters: dict[str, Parameter] = {CODED_ERRORS: True, FROM_MODEL: True}
         limit_s = timeout_s
         if latency_ms is not None:
             parameters["latency_ms"] = f"{latency_ms:.3f}"
             limit_s = min(timeout_s, latency_ms / 1e3)
         if (span := current_span()) is not None:
             parameters["traceparent"] = span.header()
-        request = self._messages.infer_message(InferRequest(model, inputs, outputs, parameters))
-        request.model_version = str(version)
         try:
-            answer = self._stub.ModelInfer(request, timeout=limit_s)
-        except self._error as error:
+            arrays = self._channel.infer(InferRequest(model, inputs, outputs, parameters), version, limit_s)
+        except CallFailed as error:
+            if self._closing.is_set():
+                raise self._disconnected() from None
             raise self._failure(model, error, late=limit_s < timeout_s) from None
-        except ValueError:  # the channel was closed: the node was disconnected
-            raise ModelUnavailable(f"node '{self._name}' was disconnected", died=False) from None
-        arrays: dict[str, Array] = self._messages.response_arrays(answer)
         for name in outputs:
             if name not in arrays:
                 raise Unavailable(f"model '{model}' of node '{self._name}' did not give the output '{name}'")
@@ -127,22 +102,25 @@ class RemoteServer:
         self._closing.set()
         self._channel.close()
 
-    def _failure(self, model: str, error: Any, *, late: bool) -> Exception:
+    def _disconnected(self) -> ModelUnavailable:
+        return ModelUnavailable(f"node '{self._name}' was disconnected", died=False)
+
+    def _failure(self, model: str, error: CallFailed, *, late: bool) -> Exception:
         """Return the error of a failed call.
 
         Args:
             model: Name of the model that was called.
-            error: Error of gRPC.
+            error: Why there is no answer.
             late: Whether the call was limited by the deadline of its query, which says little about the node.
         """
-        status, message = error.code().name, str(error.details())
+        message = str(error)
         found = parse_remote_error(model, message)
         if isinstance(found, ModelUnavailable):
             return found
-        if status == _TIMED_OUT and late:
+        if error.timed_out and late:
             self._examine(message, unreachable=False)
             return ModelUnavailable(f"node '{self._name}' did not answer before the query's deadline", died=False)
-        if status == _TIMED_OUT or (status in _UNREACHABLE and not message.startswith("[")):
+        if error.timed_out or (error.unreachable and not message.startswith("[")):
             self._examine(message, unreachable=True)
             return ModelUnavailable(f"node '{self._name}' is unreachable", died=False)
         return found
@@ -168,7 +146,8 @@ class RemoteServer:
         """Send no more calls, with the lock held."""
         if self._reachable:
             self._reachable = False
-            self._log.warning(f"node '{self._name}' at {self.node.grpc} is unreachable: {message[:200]}")
+            address = self.node.http or self.node.grpc
+            self._log.warning(f"node '{self._name}' at {address} is unreachable: {message[:200]}")
 
     def _probe(self, pause_first: bool) -> None:
         began = time.monotonic()
@@ -176,11 +155,8 @@ class RemoteServer:
             self._closing.wait(_PROBE_PAUSE_S)
         while not self._closing.is_set():
             try:
-                answer = self._stub.ServerLive(self._probe_request, timeout=_PROBE_TIMEOUT_S)
-                live, reason = answer.live, "it is not live"
-            except self._error as error:
-                live, reason = False, str(error.details())
-            except ValueError as error:  # the channel was closed
+                live, reason = self._channel.live(_PROBE_TIMEOUT_S), "it is not live"
+            except CallFailed as error:
                 live, reason = False, str(error)
             with self._lock:
                 if live:
@@ -192,16 +168,15 @@ class RemoteServer:
             self._closing.wait(_PROBE_PAUSE_S)
 
 
-def _channel(name: str, node: RemoteNode) -> Any:
-    """Return a channel to a node's server."""
-    import grpc
+def _open_channel(name: str, node: RemoteNode) -> NodeChannel:
+    """Return a channel to a node's server: over HTTP where its endpoint is known.
 
-    if node.tls is None:
-        return grpc.insecure_channel(node.grpc, options=_CHANNEL)
-    contents: list[bytes | None] = []
-    for file in (node.tls.ca, node.tls.key, node.tls.certificate):
-        try:
-            contents.append(None if file is None else Path(file).read_bytes())
-        except OSError as error:
-            raise InvalidArgument(f"nodes.{name}.tls: {file} cannot be read: {error.strerror}") from None
-    return grpc.secure_channel(node.grpc, grpc.ssl_channel_credentials(*contents), options=_CHANNEL)
+    Imported here: only fronts with other nodes need them, and gRPC takes 0.2 s.
+    """
+    if node.http is not None:
+        from tidal.arlo.node_http import HttpNodeChannel
+
+        return HttpNodeChannel(node.http)
+    from tidal.arlo.node_grpc import GrpcNodeChannel
+
+    return GrpcNodeChannel(name, node)

@@ -36,7 +36,7 @@ class LocalNode:
     Args:
         name: Name of the node.
         find: Returns the server, such as `ServerFinder`; raises Unavailable while it is down.
-        host: Address at which other nodes reach the server's gRPC endpoint.
+        host: Address at which other nodes reach the server's endpoints.
         devices: Devices to count instead of the server's cores or GPUs; None: those of the server.
         tls: TLS of the connections to other nodes; None for connections without TLS.
         entrance: Whether queries may arrive at the node; if not, its fronts refuse them.
@@ -88,8 +88,10 @@ class LocalNode:
             table: The other nodes, without TLS.
         """
         folder = self._find().state.repository / model
-        nodes = {name: node.model_copy(update={"tls": self._tls}) for name, node in table.nodes.items()}
-        table = table.model_copy(update={"nodes": nodes})
+        if self._tls is not None:
+            over_tls = {"tls": self._tls, "http": None}
+            nodes = {name: node.model_copy(update=over_tls) for name, node in table.nodes.items()}
+            table = table.model_copy(update={"nodes": nodes})
         with exclusive_change(folder):
             try:
                 present = read_cluster_table(folder)
@@ -153,6 +155,7 @@ class LocalNode:
             state="serves",
             http=state.http,
             grpc=f"{self._host}:{_port(state.grpc)}",
+            node_http=node_http(state, self._host),
             entrance=self._entrance,
             gateway_server=gateway_server(state, self._host),
             identity=server.identity,
@@ -265,6 +268,18 @@ def gateway_server(state: ServerState, host: str) -> str:
     if state.status is None or not listens(f"{host}:{_port(state.status)}"):
         return grpc
     return f"{grpc},status={host}:{_port(state.status)}"
+
+
+def node_http(state: ServerState, host: str) -> str:
+    """Return the HTTP endpoint of this machine's server for other nodes; empty if they have to use gRPC.
+
+    Args:
+        state: State of the server.
+        host: Address of this machine for others.
+    """
+    address = f"{host}:{_port(state.http)}"
+    # A server whose gRPC endpoint has TLS is not to receive queries without.
+    return address if not state.grpc_tls and listens(address) else ""
 
 
 def _port(address: str) -> str:

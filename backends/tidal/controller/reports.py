@@ -81,6 +81,7 @@ class NodeReport:
         reason: Why it does not serve; empty if it does.
         http: `host:port` of its HTTP endpoint; empty if it does not serve.
         grpc: `host:port` of its gRPC endpoint for other nodes; empty if it does not serve.
+        node_http: `host:port` of its HTTP endpoint for other nodes; empty if they have to use gRPC.
         entrance: Whether queries may arrive at the node; if not, it holds instances for other nodes only.
         gateway_server: The server in the form of `tidal gateway --server`; empty if a gateway cannot use it.
         identity: Process ids of `tidal serve` and tritonserver; a restart resets all counts.
@@ -100,6 +101,7 @@ class NodeReport:
     reason: str = ""
     http: str = ""
     grpc: str = ""
+    node_http: str = ""
     entrance: bool = True
     gateway_server: str = ""
     identity: tuple[int, int] = (0, 0)
@@ -186,6 +188,7 @@ def node_tables(
                 instances = dict(zip(model.profile.lengths, counts, strict=True))
                 others[other] = RemoteNode(
                     grpc=its.grpc,
+                    http=its.node_http or None,
                     instances=instances,
                     rank=rank.get(other, 0),
                     assigned=other in assigned,

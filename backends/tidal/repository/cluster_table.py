@@ -2,7 +2,8 @@
 
 The file is next to the version folders and to `allocation.json`, which has the instances of this node:
 
-    {"share": 0.5, "nodes": {"b": {"grpc": "10.0.0.2:8001", "rank": 0, "assigned": true, "instances": {"64": 1}}}}
+    {"share": 0.5, "nodes": {"b": {"grpc": "10.0.0.2:8001", "http": "10.0.0.2:8000", "rank": 0, "assigned": true,
+     "instances": {"64": 1}}}}
 
 On a node that is no entrance the table has no nodes, and `entrances` names where queries may be sent.
 
@@ -16,7 +17,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tidal.errors import InvalidArgument
 from tidal.repository.allocation import Counts, listed
@@ -46,6 +47,11 @@ class RemoteNode(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
     grpc: str = Field(description="host:port of the gRPC endpoint of the node's server")
+    http: str | None = Field(
+        None,
+        description="host:port of the HTTP endpoint, where queries go if it is given: they take a third of the "
+        "processor time there; it has no TLS",
+    )
     instances: Counts = Field(min_length=1, description="instances of each runtime, by max_length in tokens")
     rank: int = Field(
         0, ge=0, description="of equally loaded instances, those of the node with the lowest rank are used"
@@ -55,10 +61,16 @@ class RemoteNode(BaseModel):
     )
     tls: NodeTls | None = Field(None, description="TLS of the connection; None for a connection without TLS")
 
-    @field_validator("grpc")
+    @field_validator("grpc", "http")
     @classmethod
-    def _check_address(cls, value: str) -> str:
-        return check_address(value)
+    def _check_address(cls, value: str | None) -> str | None:
+        return None if value is None else check_address(value)
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> RemoteNode:
+        if self.http is not None and self.tls is not None:
+            raise ValueError("http is for connections without TLS; leave out http or tls")
+        return self
 
 
 class ClusterTable(BaseModel):

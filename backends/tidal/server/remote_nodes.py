@@ -29,11 +29,13 @@ class NodeReader:
         name: Name of the node.
         address: `host:port` of its gRPC endpoint.
         tls: TLS of the connection; None for a connection without TLS.
+        http: `host:port` of its HTTP endpoint; None if queries use gRPC.
     """
 
     name: str
     address: str
     tls: NodeTls | None = None
+    http: str | None = None
 
     def instances(self, model: str, version: int, lengths: tuple[int, ...]) -> dict[int, int]:
         """Return the node's instances of a model's runtimes by max_length; 0 where a runtime is not loaded.

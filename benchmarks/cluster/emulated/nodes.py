@@ -91,6 +91,7 @@ def write_tables(servers: Mapping[str, RunningServer], model: str, instances: In
         nodes = {
             other: RemoteNode(
                 grpc=servers[other].state.grpc,
+                http=servers[other].state.http,
                 instances=dict(zip(MAX_LENGTHS, instances[other], strict=True)),
                 rank=rank,
                 assigned=other in assigned.get(name, ()),
