@@ -196,9 +196,11 @@ def test_answers_of_a_batch_are_passed_on_together(
     batches: list[int] = []
     start = EncoderModel.start
 
-    def counting(self: EncoderModel, lane: int, runtime: int, rows: Sequence[TokenRow]) -> EncoderRun | None:
+    def counting(
+        self: EncoderModel, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None
+    ) -> EncoderRun | None:
         batches.append(len(rows))
-        return start(self, lane, runtime, rows)
+        return start(self, lane, runtime, rows, deadline)
 
     monkeypatch.setattr(EncoderModel, "start", counting)
     models.submit("tiny", 1, [make(number, 8) for number in range(48)])

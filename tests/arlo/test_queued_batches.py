@@ -188,7 +188,7 @@ class Engine:
     def __init__(self) -> None:
         self.ended: list[threading.Event] = []
 
-    def start(self, lane: int, runtime: int, rows: Sequence[TokenRow]) -> Run:
+    def start(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> Run:
         self.ended.append(threading.Event())
         return Run(self.ended[-1], len(rows))
 

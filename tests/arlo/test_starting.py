@@ -44,7 +44,7 @@ class Engine:
         self.batches: list[int] = []
         self.startable = True
 
-    def start(self, lane: int, runtime: int, rows: Sequence[TokenRow]) -> Run | None:
+    def start(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> Run | None:
         if self.error is not None:
             raise self.error
         return Run(self, rows) if self.startable else None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.model import padded_inputs
-from tidal.arlo.remote_server import RemoteServer
+from tidal.arlo.remote_server import RemoteRun, RemoteServer
 from tidal.arlo.runner import BatchRunner
 from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import TidalError
@@ -104,8 +105,16 @@ def _addresses(node: RemoteNode) -> tuple[object, ...]:
     return node.grpc, node.http, node.tls
 
 
+class _Limits(TypedDict):
+    """Arguments of `RemoteServer.call`."""
+
+    version: int
+    timeout_s: float
+    latency_ms: float | None
+
+
 class ClusterRunner:
-    """Runs batches on models of this server or of other nodes; implements `tidal.arlo.runner.BatchRunner`.
+    """Runs batches on models of this server or of other nodes; implements `tidal.arlo.runner.AsyncBatchRunner`.
 
     It calls the front's own version on other nodes.
 
@@ -134,18 +143,33 @@ class ClusterRunner:
 
     def run(self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> dict[str, Array]:
         """Run rows on an instance of the runtime on the lane's node; see `BatchRunner`."""
+        server = self._server(lane)
+        if server is None:
+            return self._local.run(lane, runtime, rows, deadline)
+        return server.call(*self._call(runtime, rows), **self._limits(runtime, deadline))
+
+    def start(
+        self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None = None
+    ) -> RemoteRun | None:
+        """Send rows to the lane's node at once, if it is another one; see `AsyncBatchRunner`."""
+        server = self._server(lane)
+        if server is None:
+            return None
+        return server.start(*self._call(runtime, rows), **self._limits(runtime, deadline))
+
+    def _server(self, lane: int) -> RemoteServer | None:
+        """Return the server of a lane's node; None for a lane of this server."""
         node = self.remote_lanes.get(lane)
         if node is None:
-            return self._local.run(lane, runtime, rows, deadline)
+            return None
         server = self._nodes.servers.get(node)
         if server is None:
             raise ModelUnavailable(f"node '{node}' was disconnected", died=False)
+        return server
+
+    def _call(self, runtime: int, rows: Sequence[TokenRow]) -> tuple[str, dict[str, Array], list[str]]:
+        return self._models[runtime], padded_inputs(self._manifest, runtime, rows), self._outputs
+
+    def _limits(self, runtime: int, deadline: float | None) -> _Limits:
         latency_ms = None if deadline is None else max((deadline - time.monotonic()) * 1e3, _MIN_LATENCY_MS)
-        return server.call(
-            self._models[runtime],
-            padded_inputs(self._manifest, runtime, rows),
-            self._outputs,
-            version=self._version,
-            timeout_s=self._timeouts_s[runtime],
-            latency_ms=latency_ms,
-        )
+        return {"version": self._version, "timeout_s": self._timeouts_s[runtime], "latency_ms": latency_ms}

@@ -13,6 +13,7 @@ from tidal.arlo.metrics import ArloMetrics, BatchRun
 from tidal.arlo.model import padded_length
 from tidal.arlo.policies import ArloBatch
 from tidal.arlo.runner import AsyncBatchRunner, BatchRunner
+from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.engines.base import StartedRun
 from tidal.requests import Array
 from tidal.service import ModelUnavailable
@@ -52,6 +53,12 @@ class StartedBatch:
     now: float
     run: StartedRun | None = None
     error: Exception | None = None
+
+    @property
+    def arguments(self) -> tuple[int, int, list[TokenRow], float | None]:
+        """Arguments of `BatchRunner.run`: lane, runtime, tokens, and the earliest deadline."""
+        deadline = min((row.deadline for row in self.rows if row.deadline is not None), default=None)
+        return self.batch.lane, self.batch.runtime, [row.tokens for row in self.rows], deadline
 
 
 class BatchExecution:
@@ -93,7 +100,8 @@ class BatchExecution:
         started = self.take(batch, now)
         if self._starter is not None and started.rows:
             try:
-                started.run = self._starter.start(batch.lane, batch.runtime, [row.tokens for row in started.rows])
+                with spans_within(started.rows[0].parent.request.record):
+                    started.run = self._starter.start(*started.arguments)
             except Exception as error:
                 started.error = error
         return started
@@ -132,11 +140,9 @@ class BatchExecution:
             return started.run.wait(wait_s)
         if wait_s is not None:
             return None
-        batch, rows = started.batch, started.rows
-        deadline = min((row.deadline for row in rows if row.deadline is not None), default=None)
         # Where another model runs them, its spans continue those of the first request.
-        with spans_within(rows[0].parent.request.record):
-            return self._runner.run(batch.lane, batch.runtime, [row.tokens for row in rows], deadline)
+        with spans_within(started.rows[0].parent.request.record):
+            return self._runner.run(*started.arguments)
 
     def _record(self, started: StartedBatch, outputs: dict[str, Array]) -> Outcome:
         batch, rows = started.batch, started.rows

@@ -41,8 +41,10 @@ class EncoderModel:
         with self.locks[lane]:
             return self.engines[lane][runtime].run(inputs)
 
-    def start(self, lane: int, runtime: int, rows: Sequence[TokenRow]) -> EncoderRun | None:
-        """Start rows on an engine of this process; see `AsyncBatchRunner`."""
+    def start(
+        self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None = None
+    ) -> EncoderRun | None:
+        """Start rows on an engine of this process, which cannot be interrupted; see `AsyncBatchRunner`."""
         engine, lock = self.engines[lane][runtime], self.locks[lane]
         # A lock that is held belongs to a failed service that still runs its last batch.
         if not hasattr(engine, "start") or not lock.acquire(blocking=False):

@@ -24,19 +24,47 @@ class CallFailed(Exception):
         self.timed_out, self.unreachable = timed_out, unreachable
 
 
+class PendingAnswer(Protocol):
+    """A request that has been sent."""
+
+    def result(self) -> dict[str, Array]:
+        """Wait for the answer and return its arrays; called once.
+
+        Raises:
+            CallFailed: There is no answer.
+        """
+        ...
+
+
 class NodeChannel(Protocol):
-    """Connections to a server. Any thread may call, and waits for the answer."""
+    """Connections to a server, for any thread."""
 
     def infer(self, request: InferRequest, version: int, timeout_s: float) -> dict[str, Array]:
-        """Run one request.
+        """Send one request and wait for the answer.
 
         Args:
             request: The request, of numbers only.
             version: Version of the model.
-            timeout_s: Longest time to wait for the answer, in seconds.
+            timeout_s: Longest time until the answer, in seconds.
 
         Raises:
             CallFailed: There is no answer.
+        """
+        ...
+
+    def start(self, request: InferRequest, version: int, timeout_s: float) -> PendingAnswer | None:
+        """Send one request if that takes no time: over a connection that is open and idle.
+
+        Args:
+            request: See `infer`.
+            version: See `infer`.
+            timeout_s: See `infer`.
+
+        Returns:
+            The answer to wait for; None if nothing was sent.
+
+        Raises:
+            CallFailed: The connection broke.
         """
         ...
 

@@ -53,6 +53,9 @@ class GrpcNodeChannel:
         arrays: dict[str, Array] = response_arrays(self._call(self._stub.ModelInfer, message, timeout_s))
         return arrays
 
+    def start(self, request: InferRequest, version: int, timeout_s: float) -> None:
+        """See `NodeChannel.start`; gRPC sends on other threads, and connects when it likes."""
+
     def live(self, timeout_s: float) -> bool:
         """See `NodeChannel.live`."""
         return bool(self._call(self._stub.ServerLive, ServerLiveRequest(), timeout_s).live)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from tidal.arlo.node_channel import CallFailed
 from tidal.requests import Array
 from tidal_client.codec import InferRequest
-from tidal_client.transports.http_connection import Connections
+from tidal_client.transports.http_connection import Connection, Connections
 from tidal_client.transports.http_messages import (
     JSON_LENGTH,
     error_message,
@@ -37,17 +38,20 @@ class HttpNodeChannel:
 
     def infer(self, request: InferRequest, version: int, timeout_s: float) -> dict[str, Array]:
         """See `NodeChannel.infer`."""
-        body, json_length = infer_body(request)
-        path = model_path(request.model, f"/versions/{version}/infer")
-        response, content = self._ask(
-            request_bytes(self._location, path, body, f"{JSON_LENGTH}: {json_length}"), timeout_s
-        )
-        if response.status != 200:
-            raise CallFailed(error_message(content), unreachable=response.status in _UNREACHABLE)
+        return _arrays(*self._ask(self._message(request, version), timeout_s))
+
+    def start(self, request: InferRequest, version: int, timeout_s: float) -> HttpAnswer | None:
+        """See `NodeChannel.start`."""
+        connection = self._connections.borrow_idle(timeout_s)
+        if connection is None:
+            return None
         try:
-            return response_arrays(content, response.header(JSON_LENGTH))
-        except (ValueError, KeyError) as error:
-            raise CallFailed(f"the response is not one of Triton: {error!r}") from None
+            with _failures():
+                connection.send(self._message(request, version))
+        except CallFailed:
+            self._connections.give_back(connection)
+            raise
+        return HttpAnswer(self._connections, connection)
 
     def live(self, timeout_s: float) -> bool:
         """See `NodeChannel.live`."""
@@ -58,17 +62,55 @@ class HttpNodeChannel:
         """See `NodeChannel.close`."""
         self._connections.close()
 
+    def _message(self, request: InferRequest, version: int) -> bytes:
+        body, json_length = infer_body(request)
+        path = model_path(request.model, f"/versions/{version}/infer")
+        return request_bytes(self._location, path, body, f"{JSON_LENGTH}: {json_length}")
+
     def _ask(self, request: bytes, timeout_s: float) -> tuple[Response, bytes]:
-        """Send a request; return the response and its body."""
+        with _failures(), self._connections.connection(timeout_s) as connection:
+            connection.send(request)
+            return connection.answer()
+
+
+class HttpAnswer:
+    """See `tidal.arlo.node_channel.PendingAnswer`.
+
+    Args:
+        connections: Connections to the server.
+        connection: The one that the request was sent on.
+    """
+
+    def __init__(self, connections: Connections, connection: Connection) -> None:
+        self._connections, self._connection = connections, connection
+
+    def result(self) -> dict[str, Array]:
+        """See `PendingAnswer.result`."""
         try:
-            with self._connections.connection(timeout_s) as connection:
-                response = connection.ask(request)
-                content = response.read()
-                if response.keeps_connection:
-                    connection.idle_since = time.monotonic()
-        except TimeoutError:
-            raise CallFailed(f"no answer within {timeout_s:g} s", timed_out=True) from None
-        except OSError as error:
-            # `str` would begin with the number in brackets, as codes of errors do.
-            raise CallFailed(error.strerror or str(error) or type(error).__name__, unreachable=True) from None
-        return response, content
+            with _failures():
+                answer = self._connection.answer()
+        finally:
+            self._connections.give_back(self._connection)
+        return _arrays(*answer)
+
+
+def _arrays(response: Response, content: bytes) -> dict[str, Array]:
+    """Return the arrays of a response by output name."""
+    if response.status != 200:
+        raise CallFailed(error_message(content), unreachable=response.status in _UNREACHABLE)
+    try:
+        return response_arrays(content, response.header(JSON_LENGTH))
+    except (ValueError, KeyError) as error:
+        raise CallFailed(f"the response is not one of Triton: {error!r}") from None
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Convert errors of connections."""
+    try:
+        yield
+    except TimeoutError:
+        raise CallFailed("no answer in time", timed_out=True) from None
+    except OSError as error:
+        # `str` would begin with the number in brackets, as codes of errors do.
+        raise CallFailed(error.strerror or str(error) or type(error).__name__, unreachable=True) from None

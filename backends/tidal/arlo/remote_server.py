@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 
-from tidal.arlo.node_channel import CallFailed, NodeChannel
+from tidal.arlo.node_channel import CallFailed, NodeChannel, PendingAnswer
 from tidal.errors import Unavailable
 from tidal.options import CODED_ERRORS, FROM_MODEL
 from tidal.repository.cluster_table import RemoteNode
@@ -75,32 +77,74 @@ class RemoteServer:
                 run, and may be sent elsewhere: inference has no side effects.
             TidalError: The model answered with this error.
         """
-        if self._closing.is_set():
-            raise self._disconnected()
-        if not self._reachable:
-            raise ModelUnavailable(f"node '{self._name}' is unreachable", died=False)
-        parameters: dict[str, Parameter] = {CODED_ERRORS: True, FROM_MODEL: True}
-        limit_s = timeout_s
-        if latency_ms is not None:
-            parameters["latency_ms"] = f"{latency_ms:.3f}"
-            limit_s = min(timeout_s, latency_ms / 1e3)
-        if (span := current_span()) is not None:
-            parameters["traceparent"] = span.header()
-        try:
-            arrays = self._channel.infer(InferRequest(model, inputs, outputs, parameters), version, limit_s)
-        except CallFailed as error:
-            if self._closing.is_set():
-                raise self._disconnected() from None
-            raise self._failure(model, error, late=limit_s < timeout_s) from None
-        for name in outputs:
-            if name not in arrays:
-                raise Unavailable(f"model '{model}' of node '{self._name}' did not give the output '{name}'")
-        return arrays
+        request, limit_s = self._request(model, inputs, outputs, timeout_s, latency_ms)
+        with self._failures(model, late=limit_s < timeout_s):
+            return self._checked(request, self._channel.infer(request, version, limit_s))
+
+    def start(
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str],
+        *,
+        version: int,
+        timeout_s: float,
+        latency_ms: float | None = None,
+    ) -> RemoteRun | None:
+        """Send one request if that takes no time; see `call`.
+
+        Returns:
+            The run to wait for; None if nothing was sent.
+        """
+        request, limit_s = self._request(model, inputs, outputs, timeout_s, latency_ms)
+        with self._failures(model, late=limit_s < timeout_s):
+            answer = self._channel.start(request, version, limit_s)
+        return None if answer is None else RemoteRun(partial(self._result, request, answer, late=limit_s < timeout_s))
 
     def close(self) -> None:
         """Close the connection; calls that run fail with `ModelUnavailable`."""
         self._closing.set()
         self._channel.close()
+
+    def _request(
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str],
+        timeout_s: float,
+        latency_ms: float | None,
+    ) -> tuple[InferRequest, float]:
+        """Return a request and the longest time until its answer, in seconds."""
+        if self._closing.is_set():
+            raise self._disconnected()
+        if not self._reachable:
+            raise ModelUnavailable(f"node '{self._name}' is unreachable", died=False)
+        parameters: dict[str, Parameter] = {CODED_ERRORS: True, FROM_MODEL: True}
+        if latency_ms is not None:
+            parameters["latency_ms"] = f"{latency_ms:.3f}"
+            timeout_s = min(timeout_s, latency_ms / 1e3)
+        if (span := current_span()) is not None:
+            parameters["traceparent"] = span.header()
+        return InferRequest(model, inputs, outputs, parameters), timeout_s
+
+    def _result(self, request: InferRequest, answer: PendingAnswer, *, late: bool) -> dict[str, Array]:
+        with self._failures(request.model, late=late):
+            return self._checked(request, answer.result())
+
+    def _checked(self, request: InferRequest, arrays: dict[str, Array]) -> dict[str, Array]:
+        for name in request.outputs or ():
+            if name not in arrays:
+                raise Unavailable(f"model '{request.model}' of node '{self._name}' did not give the output '{name}'")
+        return arrays
+
+    @contextmanager
+    def _failures(self, model: str, *, late: bool) -> Iterator[None]:
+        try:
+            yield
+        except CallFailed as error:
+            if self._closing.is_set():
+                raise self._disconnected() from None
+            raise self._failure(model, error, late=late) from None
 
     def _disconnected(self) -> ModelUnavailable:
         return ModelUnavailable(f"node '{self._name}' was disconnected", died=False)
@@ -166,6 +210,21 @@ class RemoteServer:
                     return
                 self._lose(reason)
             self._closing.wait(_PROBE_PAUSE_S)
+
+
+class RemoteRun:
+    """A request that another node runs; implements `tidal.engines.base.StartedRun`.
+
+    Args:
+        result: Waits for the outputs; called once.
+    """
+
+    def __init__(self, result: Callable[[], dict[str, Array]]) -> None:
+        self._result = result
+
+    def wait(self, timeout_s: float | None = None) -> dict[str, Array] | None:
+        """See `StartedRun.wait`; with a limit it does not wait, since a node may always hang."""
+        return None if timeout_s is not None else self._result()
 
 
 def _open_channel(name: str, node: RemoteNode) -> NodeChannel:

@@ -38,14 +38,17 @@ class BatchRunner(Protocol):
 class AsyncBatchRunner(BatchRunner, Protocol):
     """A runner whose caller can stop waiting for a batch."""
 
-    def start(self, lane: int, runtime: int, rows: Sequence[TokenRow]) -> StartedRun | None:
+    def start(
+        self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None = None
+    ) -> StartedRun | None:
         """Start a batch, which has to be waited for before the next of its lane.
 
         Args:
-            lane: Lane of the policy's batch.
-            runtime: Index into the manifest's runtimes.
-            rows: Tokens of the queries.
+            lane: See `run`.
+            runtime: See `run`.
+            rows: See `run`.
+            deadline: See `run`.
 
         Returns:
-            The run; None if the lane's engine cannot run without a thread of the caller.
+            The run; None if the batch cannot run without a thread of the caller.
         """

@@ -12,7 +12,7 @@ from typing import Final
 from tidal_client.codec import InferRequest
 from tidal_client.errors import Cancelled, ConnectionFailed, DeadlineExceeded, RequestError, from_http
 from tidal_client.results import Array, ModelMetadata
-from tidal_client.transports.http_connection import Connection, Connections
+from tidal_client.transports.http_connection import Connections
 from tidal_client.transports.http_messages import (
     JSON_LENGTH,
     error_message,
@@ -73,7 +73,8 @@ class HttpTransport:
         """See `Transport.stream`; uses the server's `generate_stream`."""
         path, body = model_path(request.model, "/generate_stream"), stream_body(request)
         with self._errors(timeout_s), self._connections.connection(timeout_s) as connection:
-            response = connection.ask(request_bytes(self._location, path, body, "Content-Type: application/json"))
+            connection.send(request_bytes(self._location, path, body, "Content-Type: application/json"))
+            response = connection.response()
             if response.status != 200:
                 raise stream_error(response.status, response.read())
             rest = b""
@@ -83,7 +84,7 @@ class HttpTransport:
                     if (outputs := read_event(line)) is not None:
                         yield outputs
                         connection.deadline = time.monotonic() + timeout_s
-            _keep(connection, response)
+            connection.keep(response)
 
     def ready(self, model: str | None, timeout_s: float) -> bool:
         """See `Transport.ready`."""
@@ -116,10 +117,8 @@ class HttpTransport:
     def _ask(self, request: bytes, timeout_s: float) -> tuple[Response, bytes]:
         """Send a request; return the response and its body."""
         with self._errors(timeout_s), self._connections.connection(timeout_s) as connection:
-            response = connection.ask(request)
-            content = response.read()
-            _keep(connection, response)
-        return response, content
+            connection.send(request)
+            return connection.answer()
 
     @contextmanager
     def _errors(self, timeout_s: float) -> Iterator[None]:
@@ -135,9 +134,3 @@ class HttpTransport:
             )
             reason = NO_HTTP if isinstance(error, NotHttp) else error
             raise not_connected(self._location, reason, reached=not refused) from None
-
-
-def _keep(connection: Connection, response: Response) -> None:
-    """Keep a connection for further requests, unless the server closes it after this response."""
-    if response.keeps_connection:
-        connection.idle_since = time.monotonic()

@@ -24,7 +24,7 @@ class Connection:
 
     Attributes:
         deadline: Time of `time.monotonic`.
-        idle_since: Time of its last response.
+        idle_since: Time of its last response, by `time.monotonic`; 0 while the server may send more of one.
     """
 
     def __init__(self, host: str, port: int, deadline: float) -> None:
@@ -34,19 +34,42 @@ class Connection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = memoryview(bytearray(_READ))
 
-    def ask(self, request: bytes) -> Response:
-        """Send a complete request; return the response, whose body has not been read.
+    def send(self, request: bytes) -> None:
+        """Send a complete request.
 
         A server may answer and close the connection before it has read a large request. An error is therefore ignored
         while a response can be read.
 
         Raises:
-            OSError: The response is not HTTP, ends too early, or does not come before the deadline.
+            OSError: The server does not read it before the deadline.
         """
         self._socket.settimeout(self._left_s())
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(request)
+
+    def response(self) -> Response:
+        """Wait for the response to the request that was sent; its body has not been read.
+
+        Raises:
+            OSError: The response is not HTTP, ends too early, or does not come before the deadline.
+        """
         return Response(self._receive)
+
+    def answer(self) -> tuple[Response, bytes]:
+        """Wait for the response and its body, and keep the connection for further requests if the server does.
+
+        Raises:
+            OSError: See `response`.
+        """
+        response = self.response()
+        content = response.read()
+        self.keep(response)
+        return response, content
+
+    def keep(self, response: Response) -> None:
+        """Keep the connection for further requests, unless the server closes it after this response."""
+        if response.keeps_connection:
+            self.idle_since = time.monotonic()
 
     def usable(self) -> bool:
         """Whether the connection can carry another request: the server has neither closed it nor sent anything."""
@@ -101,28 +124,45 @@ class Connections:
 
     @contextlib.contextmanager
     def connection(self, timeout_s: float) -> Iterator[Connection]:
-        """Lend a connection; it is closed on an error or if its response was not read to its end.
-
-        The borrower sets `idle_since` after the end of a response after which the server keeps the connection.
+        """Lend a connection for one request; it is closed unless the borrower keeps it (`Connection.keep`).
 
         Args:
             timeout_s: Seconds until its deadline, connecting included, name resolution not.
         """
-        deadline = time.monotonic() + timeout_s
-        connection = self._idle_connection()
+        connection = self.borrow_idle(timeout_s)
         if connection is None:
-            connection = Connection(self._host, self._port, deadline)
-        else:
-            connection.deadline = deadline
-        connection.idle_since = 0.0
-        with self._lock:
-            self._used.add(connection)
+            connection = Connection(self._host, self._port, time.monotonic() + timeout_s)
+            self._lend(connection)
         try:
             if self.closed:
                 raise ConnectionAbortedError
             yield connection
         finally:
-            self._give_back(connection)
+            self.give_back(connection)
+
+    def borrow_idle(self, timeout_s: float) -> Connection | None:
+        """Return a connection that is open and idle, for one request; None if there is none. See `give_back`.
+
+        Args:
+            timeout_s: Seconds until its deadline.
+        """
+        connection = self._idle_connection()
+        if connection is not None:
+            connection.deadline = time.monotonic() + timeout_s
+            self._lend(connection)
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """Take a connection back; it is closed unless the borrower keeps it (`Connection.keep`)."""
+        with self._lock:
+            self._used.discard(connection)
+            keep = connection.idle_since > 0 and not self.closed
+            if keep:
+                self._idle.append(connection)
+                if self._timer is None:
+                    self._start_timer(IDLE_S)
+        if not keep:
+            connection.close()
 
     def close(self) -> None:
         """Close idle connections and end the requests of the others."""
@@ -149,16 +189,10 @@ class Connections:
                 return connection
             connection.close()
 
-    def _give_back(self, connection: Connection) -> None:
+    def _lend(self, connection: Connection) -> None:
+        connection.idle_since = 0.0
         with self._lock:
-            self._used.discard(connection)
-            keep = connection.idle_since > 0 and not self.closed
-            if keep:
-                self._idle.append(connection)
-                if self._timer is None:
-                    self._start_timer(IDLE_S)
-        if not keep:
-            connection.close()
+            self._used.add(connection)
 
     def _start_timer(self, seconds: float) -> None:
         self._timer = threading.Timer(seconds, _expire, (weakref.ref(self),))
