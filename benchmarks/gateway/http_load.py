@@ -102,9 +102,10 @@ class Connection(asyncio.Protocol):
         events, tail = 0, b""
         while (part := await self._parts.get()) is not None:
             events += part.count(b"data: {") + part.count(b"data:{")
-            tail = (tail + part)[-200:]
+            tail += part
             if end in tail:
                 break
+            tail = tail[-len(end) :]
         self._parts = None
         return events, time.monotonic()
 

@@ -64,6 +64,23 @@ def scripted(*answers: bytes) -> Iterator[str]:
         thread.join(20)
 
 
+def test_a_stream_is_read_to_its_first_event_however_long_that_is() -> None:
+    """The beginning of an event was looked for in the last 200 bytes: a long one counted when the stream had ended."""
+    event = b'data: {"text": "%s"}\n\n' % (b"x" * 500)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        async def ask() -> tuple[int, float]:
+            connection = await Connection.open(f"127.0.0.1:{listening.getsockname()[1]}")
+            asked = asyncio.ensure_future(connection.stream(b"GET / HTTP/1.1\r\n\r\n", b"data:"))
+            accepted, _ = await asyncio.to_thread(listening.accept)
+            with accepted:
+                for part in (b"HTTP/1.1 200 OK\r\n\r\nda", event[2:]):
+                    await asyncio.to_thread(accepted.sendall, part)
+                return await asyncio.wait_for(asked, 10)
+
+        assert asyncio.run(ask())[0] <= 1
+
+
 def test_the_loop_counts_answers_and_failures() -> None:
     with free_engine.answering() as (_, openai):
         found = asyncio.run(closed_loop(Request(openai, "/v1/embeddings", {}), concurrency=3, seconds=1.0))

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from tidal.flover.generation import Generation
 
 # A cancellation check is a call to the server process. Generations with slots are checked at the first interval, after
-# every step of a large model and some of a small one, or less often where checks would take more than a share of the
-# time. Waiting ones are checked at the second.
-_CHECK_INTERVAL_S, _WAITING_CHECK_INTERVAL_S = 0.02, 0.25
+# every step of a large model and some of a small one, or less often, up to the longest, where checks would take more
+# than a share of the time. Waiting ones are checked at the last.
+_CHECK_INTERVAL_S, _LONGEST_CHECK_INTERVAL_S, _WAITING_CHECK_INTERVAL_S = 0.02, 0.06, 0.25
 _CHECK_SHARE = 0.03
 # Share of the time spent on sending. A part costs this process, the server and the client much the same for one token
 # as for several; with many generations on few cores that is as much as a token's share of the decode step.
@@ -125,7 +125,7 @@ class Responder:
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _check_cancelled(self, generations: Sequence[Generation]) -> None:
-        now = time.monotonic()
+        now, began_s = time.monotonic(), time.thread_time()
         with_waiting = now - self._checked_waiting_at > _WAITING_CHECK_INTERVAL_S
         if with_waiting:
             self._checked_waiting_at = now
@@ -133,5 +133,14 @@ class Responder:
         for response in dict.fromkeys(checked):
             if not response.cancelled and response.request.cancelled():
                 response.cancelled = True
-        ended = time.monotonic()
-        self._check_at = ended + max(_CHECK_INTERVAL_S, (ended - now) * (1 / _CHECK_SHARE - 1))
+        # Not the time that has passed: beside fast steps a check waits for its turn, ten times as long as it runs.
+        self._check_at = time.monotonic() + check_interval_s(time.thread_time() - began_s)
+
+
+def check_interval_s(round_s: float) -> float:
+    """Return the seconds until the next round of cancellation checks.
+
+    Args:
+        round_s: Processor seconds of the last one.
+    """
+    return min(_LONGEST_CHECK_INTERVAL_S, max(_CHECK_INTERVAL_S, round_s * (1 / _CHECK_SHARE - 1)))

@@ -19,7 +19,7 @@ from testing.waiting import until
 from tests.flover.service.running import FakePrompt, make_parser, write_tokenizer
 from tidal.flover import responder
 from tidal.flover.generation import Generation
-from tidal.flover.responder import Responder, SendPacer
+from tidal.flover.responder import Responder, SendPacer, check_interval_s
 
 
 @given(began=st.floats(0, 1e6), took=st.floats(0, 10), longest=st.floats(0, 10))
@@ -135,7 +135,7 @@ class Checked:
 def test_cancellations_are_checked_between_steps_but_not_after_each_of_many_short_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(responder, "_CHECK_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(responder, "check_interval_s", lambda _: 3600.0)
     first, other = Checked(), Checked()
     with responding(1.0) as checking:
         checking.iteration_ended([cast(Any, first)])
@@ -162,20 +162,23 @@ def test_a_part_that_is_sent_does_not_postpone_the_check_of_a_waiting_request() 
         assert until(lambda: waiting.cancelled, 5)
 
 
-class Slow(Checked):
-    """A check takes 10 ms."""
+@pytest.mark.parametrize(("round_ms", "interval_ms"), [(0, 20), (0.5, 20), (1, 32.3), (1.5, 48.5), (2, 60), (50, 60)])
+def test_checks_take_a_share_of_the_time_but_are_never_rare(round_ms: float, interval_ms: float) -> None:
+    assert check_interval_s(round_ms / 1e3) * 1e3 == pytest.approx(interval_ms, abs=0.1)
+
+
+class Waits(Checked):
+    """A check waits for the server process."""
 
     def check(self) -> bool:
-        time.sleep(0.01)
+        time.sleep(0.3)
         return super().check()
 
 
-def test_slow_cancellation_checks_are_rare() -> None:
-    slow = Slow()
-    with responding(0.1) as checking:
-        until_s = time.monotonic() + 0.5
-        while time.monotonic() < until_s:
-            checking.iteration_ended([cast(Any, slow)])
-            time.sleep(0.002)
-    # 10 ms are 3 % of 333; without the share there would be one every 30 ms.
-    assert 1 <= slow.checks <= 4
+def test_the_time_that_a_check_waits_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responder, "_LONGEST_CHECK_INTERVAL_S", 3600.0)
+    waits = Waits()
+    with responding(1.0) as checking:
+        for number in range(3):  # if it counted, 10 seconds apart
+            checking.iteration_ended([cast(Any, waits)])
+            assert until(lambda number=number: waits.checks > number, 5)  # type: ignore[misc]
