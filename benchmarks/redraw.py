@@ -60,6 +60,7 @@ FIGURES: dict[str, Draw] = {
     "intel-xeon-amx/replan": cluster.plot_replan,
     "intel-xeon-amx/request_path": request_path.save,
     "intel-xeon-amx/serve_routers": serve_routers.plot,
+    "intel-xeon-avx512/serve_routers": serve_routers.plot,
     "intel-xeon-amx/tabi": tabi.save,
     "intel-xeon-amx/serving_path": serving_path.save,
     "intel-xeon-amx/shared_level": partial(

@@ -7,10 +7,12 @@ import itertools
 import json
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import ray
 from ray import serve
+from ray._common.utils import get_default_ray_temp_dir
 from ray._private import services
 from ray.cluster_utils import Cluster
 from ray.serve.context import _get_global_client
@@ -25,6 +27,8 @@ def main(settings: dict) -> None:
     """Start the nodes and serve until the input ends."""
     # Ray else replaces 127.0.0.1 by the address of the default route.
     services.get_node_ip_address = lambda address=None: _HOST
+    # Where Ray notes the address of the newest cluster, whatever `temp_dir` is; it does not create the folder.
+    Path(get_default_ray_temp_dir()).mkdir(parents=True, exist_ok=True)
     cluster = Cluster()
     for number, node in enumerate(settings["nodes"]):
         cluster.add_node(
