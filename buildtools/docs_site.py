@@ -16,11 +16,13 @@ _FOLDERS = (
     "benchmarks/results/amd-epyc-avx2",
     "benchmarks/results/amd-epyc-avx512",
     "benchmarks/results/intel-xeon-amx",
+    "benchmarks/results/intel-xeon-avx512",
 )
 RELIABILITY = (
     "benchmarks/results/reliability.md",
     "benchmarks/results/amd-epyc-avx2/reliability.md",
     "benchmarks/results/amd-epyc-avx512/reliability.md",
+    "benchmarks/results/intel-xeon-avx512/reliability.md",
 )
 _LINK = re.compile(r"(\]\(|\b(?:src|srcset)=\")([^)#\s\"]+)")
 

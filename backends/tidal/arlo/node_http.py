@@ -65,7 +65,8 @@ class HttpNodeChannel:
     def _message(self, request: InferRequest, version: int) -> bytes:
         body, json_length = infer_body(request)
         path = model_path(request.model, f"/versions/{version}/infer")
-        return request_bytes(self._location, path, body, f"{JSON_LENGTH}: {json_length}")
+        fields = ("Content-Type: application/octet-stream", f"{JSON_LENGTH}: {json_length}")
+        return request_bytes(self._location, path, body, *fields)
 
     def _ask(self, request: bytes, timeout_s: float) -> tuple[Response, bytes]:
         with _failures(), self._connections.connection(timeout_s) as connection:
