@@ -14,7 +14,7 @@ import pytest
 
 from testing.waiting import until
 from tests.arlo.nodes import GrpcServer, HttpServer, Node, Running
-from tidal.arlo.remote_server import RemoteRun, RemoteServer
+from tidal.arlo.remote_server import RemoteCall, RemoteRun, RemoteServer
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.requests import Array
 from tidal.service import ModelUnavailable
@@ -39,9 +39,12 @@ def server(running: Running) -> Iterator[RemoteServer]:
     opened.close()
 
 
+def asked(timeout_s: float = 10, latency_ms: float | None = None) -> RemoteCall:
+    return RemoteCall("m_len16", {"input_ids": np.arange(4)[None]}, ["logits"], 3, timeout_s, latency_ms)
+
+
 def call(server: RemoteServer, *, timeout_s: float = 10, latency_ms: float | None = None) -> dict[str, Array]:
-    ids = np.arange(4)[None]
-    return server.call("m_len16", {"input_ids": ids}, ["logits"], version=3, timeout_s=timeout_s, latency_ms=latency_ms)
+    return server.call(asked(timeout_s, latency_ms))
 
 
 def test_an_answer(server: RemoteServer, node: Node) -> None:
@@ -156,17 +159,13 @@ class TestStartedCalls:
         yield started
         started.stop()
 
-    def start(self, server: RemoteServer, *, timeout_s: float = 10, latency_ms: float | None = None) -> RemoteRun:
-        ids = np.arange(4)[None]
-        run = server.start(
-            "m_len16", {"input_ids": ids}, ["logits"], version=3, timeout_s=timeout_s, latency_ms=latency_ms
-        )
+    def start(self, server: RemoteServer, *, latency_ms: float | None = None) -> RemoteRun:
+        run = server.start(asked(latency_ms=latency_ms))
         assert run is not None
         return run
 
     def test_nothing_is_sent_before_there_is_a_connection(self, server: RemoteServer, node: Node) -> None:
-        ids = {"input_ids": np.arange(4)[None]}
-        assert server.start("m_len16", ids, ["logits"], version=3, timeout_s=10) is None
+        assert server.start(asked()) is None
         assert node.requests == []
 
     def test_an_answer(self, server: RemoteServer, node: Node) -> None:
@@ -187,7 +186,7 @@ class TestStartedCalls:
         node.delay_s = 0.0
         node.go.clear()
         runs = [self.start(server) for _ in range(4)]
-        assert server.start("m_len16", {"input_ids": np.arange(4)[None]}, [], version=3, timeout_s=10) is None
+        assert server.start(asked()) is None
         node.go.set()
         assert [run.wait() is not None for run in runs] == [True] * 4
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
 
 from tidal.arlo.manifest import ArloManifest
 from tidal.arlo.model import padded_inputs
-from tidal.arlo.remote_server import RemoteRun, RemoteServer
+from tidal.arlo.remote_server import RemoteCall, RemoteRun, RemoteServer
 from tidal.arlo.runner import BatchRunner
 from tidal.encoder_tasks.token_rows import TokenRow
 from tidal.errors import TidalError
@@ -105,14 +104,6 @@ def _addresses(node: RemoteNode) -> tuple[object, ...]:
     return node.grpc, node.http, node.tls
 
 
-class _Limits(TypedDict):
-    """Arguments of `RemoteServer.call`."""
-
-    version: int
-    timeout_s: float
-    latency_ms: float | None
-
-
 class ClusterRunner:
     """Runs batches on models of this server or of other nodes; implements `tidal.arlo.runner.AsyncBatchRunner`.
 
@@ -146,7 +137,7 @@ class ClusterRunner:
         server = self._server(lane)
         if server is None:
             return self._local.run(lane, runtime, rows, deadline)
-        return server.call(*self._call(runtime, rows), **self._limits(runtime, deadline))
+        return server.call(self._call(runtime, rows, deadline))
 
     def start(
         self, lane: int, runtime: int, rows: Sequence[TokenRow], deadline: float | None = None
@@ -155,7 +146,7 @@ class ClusterRunner:
         server = self._server(lane)
         if server is None:
             return None
-        return server.start(*self._call(runtime, rows), **self._limits(runtime, deadline))
+        return server.start(self._call(runtime, rows, deadline))
 
     def _server(self, lane: int) -> RemoteServer | None:
         """Return the server of a lane's node; None for a lane of this server."""
@@ -167,9 +158,12 @@ class ClusterRunner:
             raise ModelUnavailable(f"node '{node}' was disconnected", died=False)
         return server
 
-    def _call(self, runtime: int, rows: Sequence[TokenRow]) -> tuple[str, dict[str, Array], list[str]]:
-        return self._models[runtime], padded_inputs(self._manifest, runtime, rows), self._outputs
-
-    def _limits(self, runtime: int, deadline: float | None) -> _Limits:
-        latency_ms = None if deadline is None else max((deadline - time.monotonic()) * 1e3, _MIN_LATENCY_MS)
-        return {"version": self._version, "timeout_s": self._timeouts_s[runtime], "latency_ms": latency_ms}
+    def _call(self, runtime: int, rows: Sequence[TokenRow], deadline: float | None) -> RemoteCall:
+        return RemoteCall(
+            self._models[runtime],
+            padded_inputs(self._manifest, runtime, rows),
+            self._outputs,
+            self._version,
+            self._timeouts_s[runtime],
+            None if deadline is None else max((deadline - time.monotonic()) * 1e3, _MIN_LATENCY_MS),
+        )

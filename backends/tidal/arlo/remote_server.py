@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from tidal.arlo.node_channel import CallFailed, NodeChannel, PendingAnswer
@@ -22,6 +23,32 @@ from tidal_client.options import Parameter
 
 _PROBE_PAUSE_S = 0.25
 _PROBE_TIMEOUT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCall:
+    """A call of a model on another node.
+
+    Attributes:
+        model: Name of the model.
+        inputs: Arrays by input name, including the batch axis.
+        outputs: Names of the requested outputs.
+        version: Version of the model.
+        timeout_s: Time after which the server is taken for unreachable, in seconds.
+        latency_ms: Time that remains until the query's deadline, in milliseconds, above 0; None for no deadline.
+    """
+
+    model: str
+    inputs: Mapping[str, Array]
+    outputs: Sequence[str]
+    version: int
+    timeout_s: float
+    latency_ms: float | None = None
+
+    @property
+    def limit_s(self) -> float:
+        """Longest time until its answer, in seconds."""
+        return self.timeout_s if self.latency_ms is None else min(self.timeout_s, self.latency_ms / 1e3)
 
 
 class RemoteServer:
@@ -52,116 +79,76 @@ class RemoteServer:
         """Whether the server answered the last call or probe."""
         return self._reachable
 
-    def call(
-        self,
-        model: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str],
-        *,
-        version: int,
-        timeout_s: float,
-        latency_ms: float | None = None,
-    ) -> dict[str, Array]:
-        """Run one request; see `tidal.service.ModelCall`.
-
-        Args:
-            model: Name of the model.
-            inputs: Arrays by input name, including the batch axis.
-            outputs: Names of the requested outputs.
-            version: Version of the model.
-            timeout_s: Time after which the server is taken for unreachable, in seconds.
-            latency_ms: Time that remains until the query's deadline, in milliseconds, above 0; None for no deadline.
+    def call(self, call: RemoteCall) -> dict[str, Array]:
+        """Send a call and wait for its outputs, by name; see `tidal.service.ModelCall`.
 
         Raises:
-            ModelUnavailable: The server is unreachable, or the model cannot run the request now. The request may have
-                run, and may be sent elsewhere: inference has no side effects.
+            ModelUnavailable: The server is unreachable, or the model cannot run the call now. It may have run, and may
+                be sent elsewhere: inference has no side effects.
             TidalError: The model answered with this error.
         """
-        request, limit_s = self._request(model, inputs, outputs, timeout_s, latency_ms)
-        with self._failures(model, late=limit_s < timeout_s):
-            return self._checked(request, self._channel.infer(request, version, limit_s))
+        request = self._request(call)
+        with self._failures(call):
+            return self._checked(call, self._channel.infer(request, call.version, call.limit_s))
 
-    def start(
-        self,
-        model: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str],
-        *,
-        version: int,
-        timeout_s: float,
-        latency_ms: float | None = None,
-    ) -> RemoteRun | None:
-        """Send one request if that takes no time; see `call`.
+    def start(self, call: RemoteCall) -> RemoteRun | None:
+        """Send a call if that takes no time; see `call`.
 
         Returns:
             The run to wait for; None if nothing was sent.
         """
-        request, limit_s = self._request(model, inputs, outputs, timeout_s, latency_ms)
-        with self._failures(model, late=limit_s < timeout_s):
-            answer = self._channel.start(request, version, limit_s)
-        return None if answer is None else RemoteRun(partial(self._result, request, answer, late=limit_s < timeout_s))
+        request = self._request(call)
+        with self._failures(call):
+            answer = self._channel.start(request, call.version, call.limit_s)
+        return None if answer is None else RemoteRun(partial(self._result, call, answer))
 
     def close(self) -> None:
         """Close the connection; calls that run fail with `ModelUnavailable`."""
         self._closing.set()
         self._channel.close()
 
-    def _request(
-        self,
-        model: str,
-        inputs: Mapping[str, Array],
-        outputs: Sequence[str],
-        timeout_s: float,
-        latency_ms: float | None,
-    ) -> tuple[InferRequest, float]:
-        """Return a request and the longest time until its answer, in seconds."""
+    def _request(self, call: RemoteCall) -> InferRequest:
         if self._closing.is_set():
             raise self._disconnected()
         if not self._reachable:
             raise ModelUnavailable(f"node '{self._name}' is unreachable", died=False)
         parameters: dict[str, Parameter] = {CODED_ERRORS: True, FROM_MODEL: True}
-        if latency_ms is not None:
-            parameters["latency_ms"] = f"{latency_ms:.3f}"
-            timeout_s = min(timeout_s, latency_ms / 1e3)
+        if call.latency_ms is not None:
+            parameters["latency_ms"] = f"{call.latency_ms:.3f}"
         if (span := current_span()) is not None:
             parameters["traceparent"] = span.header()
-        return InferRequest(model, inputs, outputs, parameters), timeout_s
+        return InferRequest(call.model, call.inputs, call.outputs, parameters)
 
-    def _result(self, request: InferRequest, answer: PendingAnswer, *, late: bool) -> dict[str, Array]:
-        with self._failures(request.model, late=late):
-            return self._checked(request, answer.result())
+    def _result(self, call: RemoteCall, answer: PendingAnswer) -> dict[str, Array]:
+        with self._failures(call):
+            return self._checked(call, answer.result())
 
-    def _checked(self, request: InferRequest, arrays: dict[str, Array]) -> dict[str, Array]:
-        for name in request.outputs or ():
+    def _checked(self, call: RemoteCall, arrays: dict[str, Array]) -> dict[str, Array]:
+        for name in call.outputs:
             if name not in arrays:
-                raise Unavailable(f"model '{request.model}' of node '{self._name}' did not give the output '{name}'")
+                raise Unavailable(f"model '{call.model}' of node '{self._name}' did not give the output '{name}'")
         return arrays
 
     @contextmanager
-    def _failures(self, model: str, *, late: bool) -> Iterator[None]:
+    def _failures(self, call: RemoteCall) -> Iterator[None]:
+        """Convert the failure of a call."""
         try:
             yield
         except CallFailed as error:
             if self._closing.is_set():
                 raise self._disconnected() from None
-            raise self._failure(model, error, late=late) from None
+            raise self._failure(call, error) from None
 
     def _disconnected(self) -> ModelUnavailable:
         return ModelUnavailable(f"node '{self._name}' was disconnected", died=False)
 
-    def _failure(self, model: str, error: CallFailed, *, late: bool) -> Exception:
-        """Return the error of a failed call.
-
-        Args:
-            model: Name of the model that was called.
-            error: Why there is no answer.
-            late: Whether the call was limited by the deadline of its query, which says little about the node.
-        """
+    def _failure(self, call: RemoteCall, error: CallFailed) -> Exception:
+        """Return the error of a call that has no answer."""
         message = str(error)
-        found = parse_remote_error(model, message)
+        found = parse_remote_error(call.model, message)
         if isinstance(found, ModelUnavailable):
             return found
-        if error.timed_out and late:
+        if error.timed_out and call.limit_s < call.timeout_s:  # the deadline of its query says little about the node
             self._examine(message, unreachable=False)
             return ModelUnavailable(f"node '{self._name}' did not answer before the query's deadline", died=False)
         if error.timed_out or (error.unreachable and not message.startswith("[")):
