@@ -92,7 +92,8 @@ class TestNodesOfAFront:
         assert nodes.refresh()
         moved = nodes.servers["b"]
         assert moved is not server
-        write_cluster_table(tmp_path, ClusterTable(nodes={"b": NODE.model_copy(update={"http": "127.0.0.1:3"})}))
+        also = {"grpc": "127.0.0.1:2", "http": "127.0.0.1:3"}
+        write_cluster_table(tmp_path, ClusterTable(nodes={"b": NODE.model_copy(update=also)}))
         nodes.refresh()
         assert nodes.servers["b"] not in (server, moved)
         nodes.close()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
-from tidal.controller.local_node import gateway_server, node_http
+from tidal.controller.local_node import LocalNode, gateway_server, node_http
+from tidal.controller.server_finder import ControlledServer
+from tidal.repository.cluster_table import ClusterTable, NodeTls, RemoteNode, read_cluster_table
 from tidal.server.state import ServerState
 
 STATE = ServerState(
@@ -31,6 +35,17 @@ def test_other_nodes_use_http_where_it_listens_for_them_and_grpc_has_no_tls() ->
         assert node_http(state, "127.0.0.1") == f"127.0.0.1:{port}"
         assert node_http(state.model_copy(update={"grpc_tls": True}), "127.0.0.1") == ""
         assert node_http(state, "127.0.0.2") == ""
+
+
+def test_nodes_that_are_reached_over_tls_are_not_called_over_http(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    server = cast(ControlledServer, SimpleNamespace(state=STATE.model_copy(update={"repository": tmp_path})))
+    table = ClusterTable(nodes={"b": RemoteNode(grpc="h:1", http="h:2", instances={16: 1})})
+    LocalNode("a", lambda: server, "h").write_table("m", table)
+    assert read_cluster_table(tmp_path / "m") == table
+    tls = NodeTls(ca="/ca.pem")
+    LocalNode("a", lambda: server, "h", tls=tls).write_table("m", table)
+    assert read_cluster_table(tmp_path / "m").nodes == {"b": RemoteNode(grpc="h:1", tls=tls, instances={16: 1})}
 
 
 def test_a_server_without_a_status_endpoint_or_with_tls() -> None:

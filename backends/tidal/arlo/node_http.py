@@ -1,4 +1,4 @@
-"""Calls of another node's server over HTTP, for a third of the processor time that gRPC takes; without TLS."""
+"""Calls of another node's server over HTTP, for less processor time than gRPC takes; without TLS."""
 
 from __future__ import annotations
 

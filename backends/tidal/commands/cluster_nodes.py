@@ -48,7 +48,7 @@ def connect_nodes(
         typer.Argument(
             metavar="NODE=HOST:PORT[,http=HOST:PORT]...",
             help="Other nodes, each with the gRPC endpoint of its server. Queries go to its HTTP endpoint if that is "
-            "given too: they take a third of the processor time there.",
+            "given too: sending one takes half of the processor time.",
         ),
     ],
     repository: Repository = DEFAULT_REPOSITORY,

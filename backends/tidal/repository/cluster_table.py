@@ -49,8 +49,8 @@ class RemoteNode(BaseModel):
     grpc: str = Field(description="host:port of the gRPC endpoint of the node's server")
     http: str | None = Field(
         None,
-        description="host:port of the HTTP endpoint, where queries go if it is given: they take a third of the "
-        "processor time there; it has no TLS",
+        description="host:port of the HTTP endpoint, where queries go if it is given: sending one takes half of the "
+        "processor time of gRPC; it has no TLS",
     )
     instances: Counts = Field(min_length=1, description="instances of each runtime, by max_length in tokens")
     rank: int = Field(
