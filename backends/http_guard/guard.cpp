@@ -176,15 +176,13 @@ __attribute__((used)) const char kSources[] = "tidal_http_guard_sources=" TIDAL_
 
 }  // namespace
 
-EXPORTED int accept(int fd, sockaddr* address, socklen_t* size) {
-  static auto original = next<decltype(accept)>("accept");
-  return accepted(original(fd, address, size));
-}
-
 EXPORTED int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
   static auto original = next<decltype(accept4)>("accept4");
-  return accepted(original(fd, address, size, flags));
+  // The processes of Python models would inherit the connection and keep it open after the server has closed it or died.
+  return accepted(original(fd, address, size, limits.body ? flags | SOCK_CLOEXEC : flags));
 }
+
+EXPORTED int accept(int fd, sockaddr* address, socklen_t* size) { return accept4(fd, address, size, 0); }
 
 EXPORTED ssize_t readv(int fd, const iovec* parts, int count) {
   static auto original = next<decltype(readv)>("readv");

@@ -110,7 +110,7 @@ def test_queries_at_the_entrance_run_on_both_nodes_and_the_other_node_refuses_it
         )
         # Its server also starts without the longest runtime.
         os.kill(cluster.server("n2").server_pid, signal.SIGKILL)
-        assert until(lambda: remote_instances(servers["n1"], "tiny") == 0, 30)
+        assert until(lambda: remote_instances(servers["n1"], "tiny") == 0)
         assert until(lambda: remote_instances(servers["n1"], "tiny") == 3, 90)
         answered = load.answered
         assert until(lambda: load.answered > answered + 50, 60)

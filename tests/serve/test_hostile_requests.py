@@ -285,6 +285,17 @@ def test_stubs_inherit_neither_guard_nor_stack(served: Served) -> None:
         assert stub.rlimit(resource.RLIMIT_STACK) == resource.getrlimit(resource.RLIMIT_STACK)
 
 
+def test_stubs_do_not_inherit_connections(served: Served) -> None:
+    host, _, port = served.report["http"].rpartition(":")
+    before = served.stubs("spare")
+    with socket.create_connection((host, int(port)), 30) as kept:
+        kept.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 200 " in kept.recv(1024)
+        assert served.tidal("models", "reload", "spare").returncode == 0
+        (stub,) = {*served.stubs("spare")} - {*before}
+        assert stub.net_connections() == []
+
+
 def _message(data: bytes) -> bytes:
     request = service_pb2.ModelInferRequest(model_name="echo")
     tensor = request.inputs.add()
