@@ -109,9 +109,12 @@ def test_queries_at_the_entrance_run_on_both_nodes_and_the_other_node_refuses_it
             lambda: all(used(ran(servers[name]), before_ran[name]) == held(counts[name]) for name in servers), 60
         )
         # Its server also starts without the longest runtime.
-        os.kill(cluster.server("n2").server_pid, signal.SIGKILL)
-        assert until(lambda: remote_instances(servers["n1"], "tiny") == 0)
-        assert until(lambda: remote_instances(servers["n1"], "tiny") == 3, 90)
+        killed = cluster.server("n2").server_pid
+        os.kill(killed, signal.SIGKILL)
+        assert until(lambda: cluster.server("n2").server_pid != killed)
+        assert until(lambda: row(cluster.status(), "n2").get("state") == "serves")
+        assert until(lambda: used(ran(cluster.server("n2")), [0, 0, 0]) == held(counts["n2"]), 90)
+        assert until(lambda: remote_instances(servers["n1"], "tiny") == 3)
         answered = load.answered
         assert until(lambda: load.answered > answered + 50, 60)
     assert load.failures == []
