@@ -88,7 +88,10 @@ class Connection(asyncio.Protocol):
     def begin(self, content: bytes) -> asyncio.Future[tuple[int, bytes]]:
         """Send a request; the result is status and body of its answer, which has a `Content-Length`."""
         self._waiting = asyncio.get_running_loop().create_future()
-        self._transport.write(content)
+        if self._transport.is_closing():
+            self.connection_lost(None)
+        else:
+            self._transport.write(content)
         return self._waiting
 
     async def send(self, content: bytes) -> tuple[int, bytes]:

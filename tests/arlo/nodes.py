@@ -92,7 +92,11 @@ class GrpcServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
 
 class HttpServer:
-    """See `Running`."""
+    """See `Running`.
+
+    Attributes:
+        accepts: Whether it keeps new connections open; else it closes them at once.
+    """
 
     def __init__(self, port: int = 0) -> None:
         self.node = node = Node()
@@ -129,11 +133,15 @@ class HttpServer:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
+        self.accepts = True
         self._connections = list[Any]()
         server = self
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
+
+            def verify_request(self, request: Any, client_address: Any) -> bool:
+                return server.accepts
 
             def process_request(self, request: Any, client_address: Any) -> None:
                 server._connections.append(request)

@@ -323,6 +323,16 @@ class TestCommands:
         assert (outcome.returncode, message in outcome.stderr) == (code, True), outcome.stderr
         assert table.read_bytes() == before
 
+    def test_an_address_that_is_no_http_endpoint_is_refused(self, nodes: dict[str, RunningServer]) -> None:
+        state = nodes["b"].state
+        outcome = cluster(nodes, "connect", "tiny", f"c={state.grpc},http={state.metrics}")
+        assert outcome.returncode == 1
+        assert (
+            f"node 'c' does not serve 'tiny_len16' over HTTP at {state.metrics}: the answer is not Triton's"
+            in outcome.stderr
+        )
+        assert "http= is the address of its server's HTTP endpoint" in outcome.stderr
+
     def test_a_node_without_the_version_is_refused(self, nodes: dict[str, RunningServer]) -> None:
         folder = nodes["a"].state.repository
         shutil.copytree(folder / "tiny" / "1", folder / "tiny" / "7")

@@ -6,16 +6,21 @@ The node is a gRPC or an HTTP server of this process, which fails on demand; `te
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from testing.waiting import until
 from tests.arlo.nodes import GrpcServer, HttpServer, Node, Running
+from tests.client.test_http_connection import answering, listening
 from tidal.arlo.remote_server import RemoteCall, RemoteRun, RemoteServer
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
+from tidal.repository.cluster_table import RemoteNode
 from tidal.requests import Array
 from tidal.service import ModelUnavailable
 
@@ -150,6 +155,70 @@ def test_calls_after_the_connection_was_closed(server: RemoteServer) -> None:
         call(server)
 
 
+def test_a_node_is_called_again_after_a_lack_of_threads(
+    server: RemoteServer, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("probe-"):
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    node.failure = "UNAVAILABLE", "ending"
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        with pytest.raises(ModelUnavailable, match="node 'b' is unreachable"):
+            call(server)
+    node.failure = None
+    assert call(server)["logits"].tolist() == [[6.0]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found", "Not Found"),
+        (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n", "HTTP status 502"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n#", "the response is not one of Triton"),
+    ],
+)
+def test_a_server_that_is_no_triton_gets_no_calls(answer: bytes, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    with listening(answering(answer)) as listener:
+        address = RemoteNode(grpc="h:1", http=listener.url.removeprefix("http://"), instances={16: 1})
+        server = RemoteServer("b", address, logging.getLogger("test"))
+        with pytest.raises(ModelUnavailable, match="node 'b' is unreachable"):
+            call(server)
+        time.sleep(0.6)  # probes
+        assert not server.reachable
+        server.close()
+    assert f"is unreachable: {reason}" in caplog.text
+
+
+def test_a_host_name_that_cannot_be_one_is_unreachable() -> None:
+    address = RemoteNode.model_construct(grpc="h:1", http="b..c:1", instances={16: 1}, tls=None)
+    server = RemoteServer("b", address, logging.getLogger("test"))
+    with pytest.raises(ModelUnavailable, match="node 'b' is unreachable"):
+        call(server)
+    server.close()
+
+
+def test_a_node_that_ends_is_not_found_again_over_an_open_connection() -> None:
+    """As Triton does, it answers over connections that are open, and accepts no further ones."""
+    running = HttpServer()
+    server = RemoteServer("b", running.address(), logging.getLogger("test"))
+    call(server)
+    running.accepts, running.node.delay_s = False, 0.2
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = [pool.submit(call, server) for _ in range(2)]
+        assert sum(each.exception() is None for each in outcomes) == 1
+    time.sleep(0.8)  # probes
+    assert not server.reachable
+    running.accepts = True
+    assert until(lambda: server.reachable)
+    server.close()
+    running.stop()
+
+
 class TestStartedCalls:
     """Over HTTP, the thread that asks sends the request, and another one may wait for the answer."""
 
@@ -189,6 +258,13 @@ class TestStartedCalls:
         assert server.start(asked()) is None
         node.go.set()
         assert [run.wait() is not None for run in runs] == [True] * 4
+
+    def test_large_requests_are_left_to_a_worker(self, server: RemoteServer, node: Node) -> None:
+        call(server)
+        large = replace(asked(), inputs={"input_ids": np.zeros((1, 5000), np.int64)})
+        assert server.start(large) is None
+        assert len(node.requests) == 1
+        assert server.call(large)["logits"].tolist() == [[0.0]]
 
     def test_failures(self, server: RemoteServer, node: Node, running: HttpServer) -> None:
         call(server)

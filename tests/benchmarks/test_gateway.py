@@ -100,6 +100,17 @@ def test_the_loop_counts_answers_and_failures() -> None:
     assert b"Retry-After: 7" in head
 
 
+def test_a_request_over_a_closed_connection_fails() -> None:
+    async def ask(address: str) -> None:
+        connection = await Connection.open(address)
+        for _ in range(2):
+            with pytest.raises(ConnectionError, match="closed the connection"):
+                await asyncio.wait_for(connection.send(b"GET / HTTP/1.1\r\n\r\n"), 10)
+
+    with scripted(b"") as address:
+        asyncio.run(ask(address))
+
+
 def test_percentiles() -> None:
     seconds = [number / 1000 for number in range(1, 101)]
     assert percentile(seconds, 50) == pytest.approx(51)

@@ -121,6 +121,37 @@ def test_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(server.connections) == 2
 
 
+def test_a_connection_is_replaced_also_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a server that shuts down would wait for it until its exit timeout."""
+    monkeypatch.setattr(http_connection, "LIFETIME_S", 0.3)
+    with listening(answering(_ANSWER)) as listener, Client(listener.url) as client:
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            assert client.classify("m", "x").label == "long"
+        assert 2 <= len(listener.connections) <= 4
+
+
+def test_connections_outlast_a_lack_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_connection, "IDLE_S", 0.1)
+
+    def start(timer: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ended = threading.Event()
+
+    def serve(connection: socket.socket) -> None:
+        answering(_ANSWER)(connection)
+        ended.set()
+
+    with listening(serve) as listener, Client(listener.url) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Timer, "start", start)
+            assert client.classify("m", "x").label == "long"
+        assert client.classify("m", "x").label == "long"
+        assert len(listener.connections) == 1
+        assert ended.wait(10)  # idle connections are closed again
+
+
 def test_an_unreferenced_client_closes_its_connections() -> None:
     ended = threading.Event()
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from tidal.controller.local_node import LocalNode, gateway_server, node_http
+from tidal.controller.local_node import LocalNode
+from tidal.controller.node_endpoints import NodeHttp, gateway_server, node_http
 from tidal.controller.server_finder import ControlledServer
 from tidal.repository.cluster_table import ClusterTable, NodeTls, RemoteNode, read_cluster_table
 from tidal.server.state import ServerState
@@ -35,6 +36,20 @@ def test_other_nodes_use_http_where_it_listens_for_them_and_grpc_has_no_tls() ->
         assert node_http(state, "127.0.0.1") == f"127.0.0.1:{port}"
         assert node_http(state.model_copy(update={"grpc_tls": True}), "127.0.0.1") == ""
         assert node_http(state, "127.0.0.2") == ""
+
+
+def test_an_http_endpoint_that_has_answered_is_kept_as_long_as_its_server() -> None:
+    def server(number: int) -> ControlledServer:
+        return cast(ControlledServer, SimpleNamespace(state=state, identity=(number, 0)))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        state = STATE.model_copy(update={"http": f"127.0.0.1:{listening.getsockname()[1]}"})
+        endpoint = NodeHttp("127.0.0.1")
+        assert endpoint.of(server(1)) == state.http
+    assert endpoint.of(server(1)) == state.http
+    assert endpoint.of(server(2)) == ""
+    with socket.create_server(("127.0.0.1", int(state.http.rpartition(":")[2]))):
+        assert endpoint.of(server(2)) == state.http
 
 
 def test_nodes_that_are_reached_over_tls_are_not_called_over_http(tmp_path: Path) -> None:

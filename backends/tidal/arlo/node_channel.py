@@ -79,6 +79,10 @@ class NodeChannel(Protocol):
         """
         ...
 
+    def close_idle(self) -> None:
+        """Close the connections that carry no call, since the server may be gone."""
+        ...
+
     def close(self) -> None:
         """Close the connections; calls that run fail."""
         ...

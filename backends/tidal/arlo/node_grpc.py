@@ -60,6 +60,9 @@ class GrpcNodeChannel:
         """See `NodeChannel.live`."""
         return bool(self._call(self._stub.ServerLive, ServerLiveRequest(), timeout_s).live)
 
+    def close_idle(self) -> None:
+        """See `NodeChannel.close_idle`; gRPC notices itself."""
+
     def close(self) -> None:
         """See `NodeChannel.close`."""
         self._channel.close()

@@ -23,6 +23,8 @@ from tidal_client.transports.http_response import Response
 _LIVE: Final = "/v2/health/live"
 # Cancelled, and unavailable.
 _UNREACHABLE = (499, 503)
+# Bytes of arrays above which a worker sends: more than this may have to wait until the server reads it.
+_MOST_SENT_AT_ONCE: Final = 32 << 10
 
 
 class HttpNodeChannel:
@@ -42,7 +44,10 @@ class HttpNodeChannel:
 
     def start(self, request: InferRequest, version: int, timeout_s: float) -> HttpAnswer | None:
         """See `NodeChannel.start`."""
-        connection = self._connections.borrow_idle(timeout_s)
+        if sum(array.nbytes for array in request.inputs.values()) > _MOST_SENT_AT_ONCE:
+            return None
+        with _failures():
+            connection = self._connections.borrow_idle(timeout_s)
         if connection is None:
             return None
         try:
@@ -54,9 +59,14 @@ class HttpNodeChannel:
         return HttpAnswer(self._connections, connection)
 
     def live(self, timeout_s: float) -> bool:
-        """See `NodeChannel.live`."""
-        response, _ = self._ask(f"GET {_LIVE} HTTP/1.1\r\nHost: {self._location}\r\n\r\n".encode(), timeout_s)
-        return response.status == 200
+        """See `NodeChannel.live`; a server that is about to end still answers over connections that are open."""
+        message = f"GET {_LIVE} HTTP/1.1\r\nHost: {self._location}\r\n\r\n".encode()
+        response, content = self._ask(message, timeout_s, fresh=True)
+        return response.status == 200 and not content  # other servers answer 200 to every path, with a text
+
+    def close_idle(self) -> None:
+        """See `NodeChannel.close_idle`."""
+        self._connections.close_idle()
 
     def close(self) -> None:
         """See `NodeChannel.close`."""
@@ -68,8 +78,8 @@ class HttpNodeChannel:
         fields = ("Content-Type: application/octet-stream", f"{JSON_LENGTH}: {json_length}")
         return request_bytes(self._location, path, body, *fields)
 
-    def _ask(self, request: bytes, timeout_s: float) -> tuple[Response, bytes]:
-        with _failures(), self._connections.connection(timeout_s) as connection:
+    def _ask(self, request: bytes, timeout_s: float, *, fresh: bool = False) -> tuple[Response, bytes]:
+        with _failures(), self._connections.connection(timeout_s, fresh=fresh) as connection:
             connection.send(request)
             return connection.answer()
 
@@ -98,11 +108,14 @@ class HttpAnswer:
 def _arrays(response: Response, content: bytes) -> dict[str, Array]:
     """Return the arrays of a response by output name."""
     if response.status != 200:
-        raise CallFailed(error_message(content), unreachable=response.status in _UNREACHABLE)
+        # Errors of Triton are JSON: another one is of a server that is no Triton, or of something in between.
+        foreign = not content.lstrip().startswith(b"{")
+        message = error_message(content) or f"HTTP status {response.status}"
+        raise CallFailed(message, unreachable=foreign or response.status in _UNREACHABLE)
     try:
         return response_arrays(content, response.header(JSON_LENGTH))
     except (ValueError, KeyError) as error:
-        raise CallFailed(f"the response is not one of Triton: {error!r}") from None
+        raise CallFailed(f"the response is not one of Triton: {error!r}", unreachable=True) from None
 
 
 @contextmanager
@@ -112,6 +125,7 @@ def _failures() -> Iterator[None]:
         yield
     except TimeoutError:
         raise CallFailed("no answer in time", timed_out=True) from None
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: a host name that cannot be one
         # `str` would begin with the number in brackets, as codes of errors do.
-        raise CallFailed(error.strerror or str(error) or type(error).__name__, unreachable=True) from None
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise CallFailed(reason, unreachable=True) from None

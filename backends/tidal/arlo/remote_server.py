@@ -171,12 +171,18 @@ class RemoteServer:
             if self._probing:
                 return
             self._probing = True
-        threading.Thread(target=self._probe, args=(unreachable,), name=f"probe-{self._name}", daemon=True).start()
+        try:
+            threading.Thread(target=self._probe, args=(unreachable,), name=f"probe-{self._name}", daemon=True).start()
+        except RuntimeError as error:  # no further threads now: the next call finds out
+            self._log.warning(f"node '{self._name}' cannot be probed: {error}")
+            with self._lock:
+                self._reachable, self._probing = True, False
 
     def _lose(self, message: str) -> None:
         """Send no more calls, with the lock held."""
         if self._reachable:
             self._reachable = False
+            self._channel.close_idle()
             address = self.node.http or self.node.grpc
             self._log.warning(f"node '{self._name}' at {address} is unreachable: {message[:200]}")
 
@@ -190,6 +196,8 @@ class RemoteServer:
             except CallFailed as error:
                 live, reason = False, str(error)
             with self._lock:
+                if self._closing.is_set():
+                    return
                 if live:
                     if not self._reachable:
                         self._log.info(f"node '{self._name}' answers again after {time.monotonic() - began:.1f} s")

@@ -173,7 +173,9 @@ def _show(repository: Path, model: str, *, as_json: bool) -> None:
 
 def _row(model: str, version: int, name: str, node: RemoteNode) -> dict[str, Any]:
     try:
-        serving = NodeReader(name, node.grpc, node.tls).instances(model, version, tuple(sorted(node.instances)))
+        serving = NodeReader(name, node.grpc, node.tls, node.http).instances(
+            model, version, tuple(sorted(node.instances))
+        )
         state = "serves" if serving == node.instances else f"serves {format_counts(serving)}: connect it again"
     except TidalError as error:
         state = str(error)

@@ -15,6 +15,7 @@ from tidal.controller.counts import ModelCounts
 from tidal.controller.devices import HostDevices
 from tidal.controller.fronts import ServedFront, served_fronts
 from tidal.controller.lock import lock_model
+from tidal.controller.node_endpoints import NodeHttp, gateway_server, port_of
 from tidal.controller.reports import ModelReport, NodeReport
 from tidal.controller.series import Series, counts_of, parse_series
 from tidal.controller.server_finder import ControlledServer, ServerFinder
@@ -23,9 +24,8 @@ from tidal.repository.allocation import read_allocation
 from tidal.repository.cluster_table import ClusterTable, NodeTls, read_cluster_table, write_cluster_table
 from tidal.server.allocate import LiveFront, allocate, partitioned_model, wanted_now
 from tidal.server.change_lock import exclusive_change
-from tidal.server.endpoints import listens
 from tidal.server.gauges import read_metrics
-from tidal.server.state import ServerState, running_servers
+from tidal.server.state import running_servers
 
 _ENGINE_TIME = "nv_inference_compute_infer_duration_us"
 
@@ -56,6 +56,7 @@ class LocalNode:
         self._entrance = entrance
         self._locks: dict[str, int] = {}  # descriptors by model
         self._server_devices: tuple[tuple[int, int], HostDevices] | None = None  # of the server with this identity
+        self._http = NodeHttp(host)
         self._first: dict[str, int] = {}  # instances that a model had first, where no device of its kind is known
 
     def read(self) -> NodeReport:
@@ -154,8 +155,8 @@ class LocalNode:
             node=self._name,
             state="serves",
             http=state.http,
-            grpc=f"{self._host}:{_port(state.grpc)}",
-            node_http=node_http(state, self._host),
+            grpc=f"{self._host}:{port_of(state.grpc)}",
+            node_http=self._http.of(server),
             entrance=self._entrance,
             gateway_server=gateway_server(state, self._host),
             identity=server.identity,
@@ -253,37 +254,6 @@ def check_server(server: str | None) -> ControlledServer:
             f"placement: partitioned"
         )
     return found
-
-
-def gateway_server(state: ServerState, host: str) -> str:
-    """Return a server of this machine in the form of `tidal gateway --server`; empty if a gateway cannot use it.
-
-    Args:
-        state: State of the server.
-        host: Address of this machine for others. The status endpoint is left out if it does not listen there.
-    """
-    if state.grpc_tls:  # gateways connect without TLS
-        return ""
-    grpc = f"{host}:{_port(state.grpc)}"
-    if state.status is None or not listens(f"{host}:{_port(state.status)}"):
-        return grpc
-    return f"{grpc},status={host}:{_port(state.status)}"
-
-
-def node_http(state: ServerState, host: str) -> str:
-    """Return the HTTP endpoint of this machine's server for other nodes; empty if they have to use gRPC.
-
-    Args:
-        state: State of the server.
-        host: Address of this machine for others.
-    """
-    address = f"{host}:{_port(state.http)}"
-    # A server whose gRPC endpoint has TLS is not to receive queries without.
-    return address if not state.grpc_tls and listens(address) else ""
-
-
-def _port(address: str) -> str:
-    return address.rpartition(":")[2]
 
 
 def _table_nodes(front: ServedFront) -> tuple[str, ...]:

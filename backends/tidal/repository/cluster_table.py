@@ -13,6 +13,7 @@ has to have the same content on all nodes.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -135,9 +136,20 @@ def check_address(address: str) -> str:
         ValueError: It is not valid.
     """
     found = _ADDRESS.fullmatch(address)
-    if found is None or not 1 <= int(found[2]) <= 65535:
+    if found is None or not 1 <= int(found[2]) <= 65535 or not _is_host(found[1]):
         raise ValueError(f"'{address[:80]}' is not an address; expected host:port, such as 10.0.0.2:8001")
     return address
+
+
+def _is_host(text: str) -> bool:
+    """Whether a text is an IPv6 address in brackets, or has labels as names and IPv4 addresses have."""
+    if not text.startswith("["):
+        return all(1 <= len(label) <= 63 for label in text.removesuffix(".").split("."))
+    try:
+        ipaddress.IPv6Address(text[1:-1])
+    except ValueError:
+        return False
+    return True
 
 
 def read_cluster_table(model_dir: Path) -> ClusterTable:

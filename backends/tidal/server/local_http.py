@@ -1,4 +1,4 @@
-"""HTTP requests to servers on this machine, without the proxies of the environment, which are for other machines."""
+"""HTTP requests to servers of this machine or of its cluster, without the proxies of the environment."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Instances of a partitioned model on the servers of other nodes, read over gRPC, which needs no admin key."""
+"""Instances of a partitioned model on the servers of other nodes, read without an admin key."""
 
 from __future__ import annotations
 
+import http.client
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from tidal.repository.cluster_table import NodeTls
 from tidal.repository.config import instance_count
 from tidal.repository.names import runtime_model
 from tidal.server.loading import NO_PROXY
+from tidal.server.local_http import open_url
 
 _TIMEOUT_S = 5.0
 _NOT_SERVED = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT)
@@ -47,7 +50,7 @@ class NodeReader:
 
         Raises:
             NotFound: The node does not serve this version of the model, or no runtime of it.
-            Unavailable: The node does not answer.
+            Unavailable: The node does not answer, or not at `http`.
             InvalidArgument: A file of `tls` cannot be read.
         """
         with self._channel() as channel:
@@ -62,7 +65,28 @@ class NodeReader:
         counts = {length: 0 if each is None else instance_count(each) for length, each in configs.items()}
         if not any(counts.values()):
             raise NotFound(f"node '{self.name}' at {self.address} has no runtime of '{model}' loaded")
+        if self.http is not None:
+            served = next(length for length, count in counts.items() if count)
+            self._check_http(self.http, runtime_model(model, served), version)
         return counts
+
+    def _check_http(self, address: str, model: str, version: int) -> None:
+        """Check that the server's HTTP endpoint has a version of a model.
+
+        Raises:
+            Unavailable: It has not, or is no endpoint of Triton.
+        """
+        try:
+            # The endpoint of the metrics answers every path with 200.
+            with open_url(f"http://{address}/v2/models/{model}/versions/{version}", _TIMEOUT_S) as response:
+                problem = None if _names(response.read(), model) else "the answer is not Triton's"
+        except (OSError, http.client.HTTPException) as error:
+            problem = str(error)
+        if problem is not None:
+            raise Unavailable(
+                f"node '{self.name}' does not serve '{model}' over HTTP at {address}: {problem}; http= is the address "
+                f"of its server's HTTP endpoint"
+            )
 
     def _config(self, stub: Any, model: str, version: int) -> Mapping[str, Any] | None:
         """Return the active config of a version; None where it does not serve."""
@@ -82,6 +106,14 @@ class NodeReader:
             return grpc.insecure_channel(self.address, options=NO_PROXY)
         files = [_content(path) for path in (self.tls.ca, self.tls.key, self.tls.certificate)]
         return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(*files), options=NO_PROXY)
+
+
+def _names(metadata: bytes, model: str) -> bool:
+    """Whether a text is the metadata of a model."""
+    try:
+        return bool(json.loads(metadata)["name"] == model)
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _content(path: str | None) -> bytes | None:

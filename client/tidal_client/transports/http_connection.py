@@ -15,6 +15,8 @@ from tidal_client.transports.http_response import Response
 
 #: Seconds after which an idle connection is closed: a server that shuts down waits for open connections.
 IDLE_S: Final = 15.0
+#: Seconds after which a connection carries no further request: under load none would be idle.
+LIFETIME_S: Final = 5.0
 # Larger reads allocate new pages each time.
 _READ = 1 << 16
 
@@ -30,6 +32,7 @@ class Connection:
     def __init__(self, host: str, port: int, deadline: float) -> None:
         self.deadline = deadline
         self.idle_since = 0.0
+        self._opened = time.monotonic()
         self._socket = socket.create_connection((host, port), self._left_s())
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = memoryview(bytearray(_READ))
@@ -67,9 +70,10 @@ class Connection:
         return response, content
 
     def keep(self, response: Response) -> None:
-        """Keep the connection for further requests, unless the server closes it after this response."""
-        if response.keeps_connection:
-            self.idle_since = time.monotonic()
+        """Keep the connection for further requests, unless it is old or the server closes it after this response."""
+        now = time.monotonic()
+        if response.keeps_connection and now < self._opened + LIFETIME_S:
+            self.idle_since = now
 
     def usable(self) -> bool:
         """Whether the connection can carry another request: the server has neither closed it nor sent anything."""
@@ -123,19 +127,21 @@ class Connections:
         self.closed = False
 
     @contextlib.contextmanager
-    def connection(self, timeout_s: float) -> Iterator[Connection]:
+    def connection(self, timeout_s: float, *, fresh: bool = False) -> Iterator[Connection]:
         """Lend a connection for one request; it is closed unless the borrower keeps it (`Connection.keep`).
 
         Args:
             timeout_s: Seconds until its deadline, connecting included, name resolution not.
+            fresh: Whether to open one also if another is idle.
+
+        Raises:
+            OSError: No connection can be opened before the deadline, or `close` was called.
         """
-        connection = self.borrow_idle(timeout_s)
+        connection = None if fresh else self.borrow_idle(timeout_s)
         if connection is None:
             connection = Connection(self._host, self._port, time.monotonic() + timeout_s)
             self._lend(connection)
         try:
-            if self.closed:
-                raise ConnectionAbortedError
             yield connection
         finally:
             self.give_back(connection)
@@ -145,6 +151,9 @@ class Connections:
 
         Args:
             timeout_s: Seconds until its deadline.
+
+        Raises:
+            ConnectionAbortedError: `close` was called.
         """
         connection = self._idle_connection()
         if connection is not None:
@@ -162,6 +171,13 @@ class Connections:
                 if self._timer is None:
                     self._start_timer(IDLE_S)
         if not keep:
+            connection.close()
+
+    def close_idle(self) -> None:
+        """Close the connections that carry no request."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
             connection.close()
 
     def close(self) -> None:
@@ -192,12 +208,19 @@ class Connections:
     def _lend(self, connection: Connection) -> None:
         connection.idle_since = 0.0
         with self._lock:
-            self._used.add(connection)
+            if not self.closed:
+                self._used.add(connection)
+                return
+        connection.close()
+        raise ConnectionAbortedError
 
     def _start_timer(self, seconds: float) -> None:
-        self._timer = threading.Timer(seconds, _expire, (weakref.ref(self),))
-        self._timer.daemon = True
-        self._timer.start()
+        timer = threading.Timer(seconds, _expire, (weakref.ref(self),))
+        timer.daemon = True
+        # Without another thread the next connection that is given back tries again.
+        with contextlib.suppress(RuntimeError):
+            timer.start()
+            self._timer = timer
 
     def _close_expired(self) -> None:
         with self._lock:
