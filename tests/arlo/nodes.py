@@ -96,6 +96,7 @@ class HttpServer:
 
     Attributes:
         accepts: Whether it keeps new connections open; else it closes them at once.
+        open: Number of connections that it serves.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -103,6 +104,14 @@ class HttpServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                server.open += 1
+
+            def finish(self) -> None:
+                server.open -= 1
+                super().finish()
 
             def do_GET(self) -> None:
                 node.go.wait(10)
@@ -133,7 +142,7 @@ class HttpServer:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self.accepts = True
+        self.accepts, self.open = True, 0
         self._connections = list[Any]()
         server = self
 

@@ -219,6 +219,24 @@ def test_a_node_that_ends_is_not_found_again_over_an_open_connection() -> None:
     running.stop()
 
 
+def test_idle_connections_to_a_node_that_is_lost_are_closed() -> None:
+    """After a network was cut they may be dead, which shows only when a call over them has waited in vain."""
+    running = HttpServer()
+    server = RemoteServer("b", running.address(), logging.getLogger("test"))
+    running.node.delay_s = 0.2
+    with ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(call, server) for _ in range(3)]:
+            done.result()
+    assert running.open == 3
+    running.accepts = False  # no probes
+    running.node.delay_s = 0.6
+    with pytest.raises(ModelUnavailable, match="node 'b' is unreachable"):
+        call(server, timeout_s=0.3)
+    assert until(lambda: running.open == 0, 5)
+    server.close()
+    running.stop()
+
+
 class TestStartedCalls:
     """Over HTTP, the thread that asks sends the request, and another one may wait for the answer."""
 
