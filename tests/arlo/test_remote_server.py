@@ -15,9 +15,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from testing.listeners import answering, listening
 from testing.waiting import until
 from tests.arlo.nodes import GrpcServer, HttpServer, Node, Running
-from tests.client.test_http_connection import answering, listening
 from tidal.arlo.remote_server import RemoteCall, RemoteRun, RemoteServer
 from tidal.errors import Internal, InvalidArgument, TidalError, Unavailable
 from tidal.repository.cluster_table import RemoteNode

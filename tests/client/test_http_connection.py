@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
+from testing.listeners import answering, listening
 from testing.waiting import until
 from tidal_client import Client, ConnectionFailed, DeadlineExceeded, InvalidArgument, NotFound
 from tidal_client.transports import http_connection
@@ -19,57 +18,6 @@ from tidal_client.transports.http import HttpTransport
 
 _JSON = json.dumps({"outputs": [{"name": "label", "datatype": "BYTES", "shape": [1, 1], "data": ["long"]}]}).encode()
 _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(_JSON), _JSON)
-
-
-class Listener:
-    """A server that passes each connection to a function, on a thread of its own."""
-
-    def __init__(self, serve: Callable[[socket.socket], None]) -> None:
-        self._serve, self.connections = serve, list[socket.socket]()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                self.connections.append(connection)
-                threading.Thread(target=self._run, args=(connection,), daemon=True).start()
-
-    def _run(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            self._serve(connection)
-
-    def close(self) -> None:
-        for each in (self._listener, *self.connections):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-
-
-@contextmanager
-def listening(serve: Callable[[socket.socket], None]) -> Iterator[Listener]:
-    listener = Listener(serve)
-    try:
-        yield listener
-    finally:
-        listener.close()
-
-
-def answering(*parts: bytes, then_close: bool = False) -> Callable[[socket.socket], None]:
-    """Return a function that answers each request with the given parts, sent one after the other."""
-
-    def serve(connection: socket.socket) -> None:
-        while connection.recv(1 << 16):
-            for part in parts:
-                connection.sendall(part)
-                time.sleep(0.01)
-            if then_close:
-                connection.close()
-                return
-
-    return serve
 
 
 def _split(answer: bytes, size: int = 7) -> list[bytes]:

@@ -15,7 +15,7 @@ from tidal_client.transports.http_response import Response
 
 #: Seconds after which an idle connection is closed: a server that shuts down waits for open connections.
 IDLE_S: Final = 15.0
-#: Seconds after which a connection carries no further request: under load none would be idle.
+#: Seconds since it was opened after which a connection is closed with its response: under load none would be idle.
 LIFETIME_S: Final = 5.0
 # Larger reads allocate new pages each time.
 _READ = 1 << 16
